@@ -1,0 +1,29 @@
+"""TACache: rectified-flow generators several times faster, without training."""
+
+from importlib.metadata import version
+
+from tacache.calibration import calibrate
+from tacache.diagnostics import diagnose
+from tacache.errors import HostError, PlanError, ProfileError, TACacheError
+from tacache.grid import time_grid
+from tacache.plan import Plan, make_plan
+from tacache.profile import Host, Profile
+from tacache.stepper import Stepper, sample
+
+__version__ = version("tacache")
+
+__all__ = [
+    "Host",
+    "HostError",
+    "Plan",
+    "PlanError",
+    "Profile",
+    "ProfileError",
+    "Stepper",
+    "TACacheError",
+    "calibrate",
+    "diagnose",
+    "make_plan",
+    "sample",
+    "time_grid",
+]

@@ -1,0 +1,5 @@
+"""`python -m tacache` is the command line."""
+
+from tacache.cli import main
+
+main()

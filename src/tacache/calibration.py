@@ -1,0 +1,66 @@
+"""Calibration: full-step runs of a velocity function, measured into a profile."""
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from tacache.decomposition import indicators
+from tacache.errors import ProfileError
+from tacache.grid import step_lengths
+from tacache.profile import Host, Profile, profile_times
+from tacache.progress import track
+from tacache.velocity import Batch, Condition, Velocity, batches, check_velocity, euler
+
+
+@torch.no_grad()
+def calibrate(
+    velocity: Velocity,
+    noise: Tensor,
+    times: Iterable[float],
+    *,
+    condition: Condition | None = None,
+    batch_size: int | None = None,
+    progress: bool = False,
+) -> Profile:
+    """The profile of full-step Euler runs from `noise` (samples along dim 0).
+
+    Only two velocities of one batch are held at a time. `condition={"label": y}` is sliced along
+    dim 0 with the samples and passed on as `velocity(x, t, label=...)`. For more samples than fit
+    in one tensor, calibrate on parts and `Profile.merge` them: the result is the same.
+    """
+    grid = profile_times(times)
+    host = Host(latent_shape=tuple(noise.shape[1:]), dtype=str(noise.dtype).removeprefix("torch."))
+    profile: Profile | None = None
+    for batch in track(list(batches(noise, condition, batch_size)), "calibrating", progress):
+        measured = measure(full_step_velocities(velocity, batch, grid), grid, host)
+        profile = measured if profile is None else Profile.merge([profile, measured])
+    assert profile is not None  # batches() yields at least one
+    return profile
+
+
+def full_step_velocities(
+    velocity: Velocity, batch: Batch, times: tuple[float, ...]
+) -> Iterator[Tensor]:
+    """v_0, v_1, ... along the full-step Euler run of one batch (eq. 1)."""
+    x = batch.noise
+    for t, t_next in pairwise(times):
+        v = check_velocity(velocity(x, t, **batch.condition), x)
+        yield v
+        x = euler(x, v, t, t_next)
+
+
+def measure(velocities: Iterable[Tensor], times: tuple[float, ...], host: Host) -> Profile:
+    """The profile of one batch from its velocities, in order; it looks at two at a time."""
+    magnitude, direction = [], []
+    previous: Tensor | None = None
+    for n, v in enumerate(velocities):
+        if previous is not None:
+            k, d = indicators(previous, v, step_lengths(times)[n - 1])
+            magnitude.append(k)
+            direction.append(d)
+        previous = v.clone()  # the model may write its next velocity into the same memory
+    if len(magnitude) != len(times) - 2:
+        raise ProfileError(f"{len(times) - 1} steps gave {len(magnitude) + 1} velocities")
+    return Profile.from_samples(times, magnitude, direction, host)

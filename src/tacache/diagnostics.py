@@ -1,0 +1,194 @@
+"""The paper's appendix C: how far a plan drifts from the reference, and why.
+
+The reference and the planned run advance side by side from the same noise, so that no trajectory
+is stored. Drift and alignment compare the two runs; the bound of eq. 16 is a statement about one
+step from the reference's own velocity.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacache.decomposition import dot, norm, orthogonal_part, share
+from tacache.files import Frozen
+from tacache.plan import Plan
+from tacache.progress import track
+from tacache.rules import advance, init_direction, realign
+from tacache.stepper import Stepper
+from tacache.velocity import Batch, Condition, Velocity, batches, check_velocity, euler
+
+
+class Alignment(Frozen):
+    """cos(theta) between the historical and the true orthogonal direction, over cached steps."""
+
+    records: int
+    mean: float
+    positive: float
+    percentile_10: float
+    median: float
+    percentile_90: float
+
+
+class Bound(Frozen):
+    """One cached step from the reference's velocity before it, relative to that velocity's norm.
+
+    `error` is the distance of the TASU update (eq. 15) to the oracle update (eq. 14), `bound` what
+    eq. 16 allows, `excess` the largest of error - bound over samples (at most rounding), and
+    `distance` how far the TASU update is from the velocity the model really gives.
+    """
+
+    step: int
+    error: float
+    bound: float
+    excess: float
+    distance: float
+
+
+class Diagnostics(Frozen):
+    """Relative drift from the reference at every state and step, and where it comes from."""
+
+    samples: int
+    skip_ratio: float
+    state_drift: tuple[float, ...]
+    state_drift_error: tuple[float, ...]
+    velocity_drift: tuple[float, ...]
+    evaluated_drift: float
+    cached_drift: float | None
+    alignment: Alignment | None
+    bounds: tuple[Bound, ...]
+
+    @property
+    def final_drift(self) -> float:
+        """The relative distance of the result to the reference."""
+        return self.state_drift[-1]
+
+
+# What is collected, one number a sample, by (quantity, step).
+Records = defaultdict[tuple[str, int], list[float]]
+
+
+@torch.no_grad()
+def diagnose(
+    velocity: Velocity,
+    noise: Tensor,
+    plan: Plan,
+    *,
+    condition: Condition | None = None,
+    batch_size: int | None = None,
+    progress: bool = False,
+) -> Diagnostics:
+    """Run `plan` beside the full-step reference from the same noise, and compare step by step."""
+    records: Records = defaultdict(list)
+    for batch in track(list(batches(noise, condition, batch_size)), "diagnosing", progress):
+        _compare(velocity, batch, plan, records)
+    return _summary(records, plan)
+
+
+def relative(difference: Tensor, reference: Tensor) -> Tensor:
+    """|difference| / |reference| of each sample, in float64."""
+    return norm(difference.double()) / norm(reference.double())
+
+
+def _compare(velocity: Velocity, batch: Batch, plan: Plan, records: Records) -> None:
+    def add(quantity: str, step: int, values: Tensor) -> None:
+        records[quantity, step] += values.flatten().tolist()
+
+    stepper = Stepper(plan)
+    x_full = x_plan = batch.noise
+    v_full = v_plan = batch.noise  # replaced at step 0, always an anchor
+    full_anchors: list[Tensor] = []
+    plan_anchors: list[Tensor] = []
+    for n, (t, t_next) in enumerate(pairwise(plan.times)):
+        before_full, before_plan = v_full, v_plan
+        v_full = check_velocity(velocity(x_full, t, **batch.condition), x_full).double()
+        evaluated = stepper.evaluates
+        evaluate = partial(velocity, x_plan, t, **batch.condition)
+        v_plan = stepper.velocity(x_plan, evaluate).double()
+        add("state", n, relative(x_plan - x_full, x_full))
+        add("velocity", n, relative(v_plan - v_full, v_full))
+        if evaluated:
+            full_anchors, plan_anchors = [*full_anchors, v_full][-2:], [*plan_anchors, v_plan][-2:]
+        elif plan.rule != "fitted" and len(plan_anchors) == 2:
+            historical = realign(init_direction(plan_anchors[1], plan_anchors[0]), before_plan)
+            true = realign(v_full - before_full, before_full)
+            add("alignment", n, dot(historical, true))
+            p = init_direction(full_anchors[1], full_anchors[0])
+            for quantity, values in _bound(plan, n - 1, before_full, v_full, p).items():
+                add(quantity, n, values)
+        x_full = euler(x_full, v_full.to(x_full.dtype), t, t_next)
+        x_plan = euler(x_plan, v_plan.to(x_plan.dtype), t, t_next)
+    add("state", plan.steps, relative(x_plan - x_full, x_full))
+
+
+def _bound(plan: Plan, n: int, v: Tensor, v_next: Tensor, p: Tensor) -> dict[str, Tensor]:
+    """Both sides of eq. 16 at step n, with the plan's indicators and the direction history p."""
+    dt = plan.times[n] - plan.times[n + 1]
+    growth, planned_d = plan.update(n)
+    planned_k = torch.full_like(norm(v), math.log(growth) / dt)
+    change = v_next - v
+    k = share(change, along=v) / dt
+    true, historical = realign(change, v), realign(p, v)
+    # Without a direction there is no update across v, whatever its strength.
+    d = norm(orthogonal_part(change, along=v)) / norm(v) * norm(true)
+    used_d = planned_d * norm(historical)
+    oracle = (k * dt).exp() * v + d * norm(v) * true
+    estimate = advance(v, historical, growth, planned_d)
+    c = dt * (torch.maximum(planned_k, k) * dt).exp()
+    misaligned = 2 * used_d * d * (1 - dot(historical, true))
+    bound = ((c * (planned_k - k)) ** 2 + (used_d - d) ** 2 + misaligned).sqrt()
+    error = norm(estimate - oracle) / norm(v)
+    distance = norm(estimate - v_next) / norm(v)
+    return {"error": error, "bound": bound, "excess": error - bound, "distance": distance}
+
+
+def _summary(records: Records, plan: Plan) -> Diagnostics:
+    def mean(quantity: str, step: int) -> float:
+        return float(np.mean(records[quantity, step]))
+
+    def pooled(quantity: str, steps: Sequence[int]) -> list[float]:
+        return [value for n in steps for value in records[quantity, n]]
+
+    samples = len(records["state", 0])
+    cached = [n for n in range(plan.steps) if n not in plan.anchors]
+    compared = [n for n in cached if ("bound", n) in records]
+    return Diagnostics(
+        samples=samples,
+        skip_ratio=len(cached) / plan.steps,
+        state_drift=tuple(mean("state", n) for n in range(plan.steps + 1)),
+        state_drift_error=tuple(
+            float(np.std(records["state", n], ddof=1) / math.sqrt(samples)) if samples > 1 else 0.0
+            for n in range(plan.steps + 1)
+        ),
+        velocity_drift=tuple(mean("velocity", n) for n in range(plan.steps)),
+        evaluated_drift=float(np.mean(pooled("velocity", plan.anchors))),
+        cached_drift=float(np.mean(pooled("velocity", cached))) if cached else None,
+        alignment=_alignment(pooled("alignment", compared)) if compared else None,
+        bounds=tuple(
+            Bound(
+                step=n,
+                error=mean("error", n),
+                bound=mean("bound", n),
+                excess=max(records["excess", n]),
+                distance=mean("distance", n),
+            )
+            for n in compared
+        ),
+    )
+
+
+def _alignment(cosines: list[float]) -> Alignment:
+    low, median, high = np.percentile(cosines, [10, 50, 90])
+    return Alignment(
+        records=len(cosines),
+        mean=float(np.mean(cosines)),
+        positive=float(np.mean(np.array(cosines) > 0)),
+        percentile_10=float(low),
+        median=float(median),
+        percentile_90=float(high),
+    )

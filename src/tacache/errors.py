@@ -1,0 +1,17 @@
+"""What can go wrong, by the noun it concerns. Messages say what is wrong and what to do."""
+
+
+class TACacheError(Exception):
+    """Base of all errors of this package."""
+
+
+class ProfileError(TACacheError):
+    """A profile cannot be made, read, merged or resampled."""
+
+
+class PlanError(TACacheError):
+    """A plan cannot be made, read or followed."""
+
+
+class HostError(TACacheError):
+    """What runs the model does not fit the plan, or misbehaves."""

@@ -1,0 +1,105 @@
+"""Versioned JSON files: validated on load, written whole or not at all."""
+
+import difflib
+import json
+import os
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from typing_extensions import Self
+
+from tacache.errors import TACacheError
+
+
+class Frozen(BaseModel):
+    """An immutable value; unknown fields, NaN and infinity are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class FileRecord(Frozen):
+    """A value that lives in a JSON file with a format name and a version."""
+
+    FORMAT: ClassVar[str]
+    VERSION: ClassVar[int]
+    ERROR: ClassVar[type[TACacheError]]
+    REMEDY: ClassVar[str]
+
+    def to_json(self) -> str:
+        """The file's text: one field a line, so that files diff well."""
+        fields = {"format": self.FORMAT, "version": self.VERSION, **self.model_dump(mode="json")}
+        lines = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the file in one move: a reader sees the old file or the new one, never half."""
+        target = Path(path)
+        write_atomically(target, self.to_json())
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read and validate a file."""
+        source = Path(path)
+        try:
+            text = source.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise cls.ERROR(f"cannot read {source}: {error}") from error
+        return cls.from_json(text, name=str(source))
+
+    @classmethod
+    def from_json(cls, text: str, name: str = "the text") -> Self:
+        """Parse and validate a file's text; `name` says in errors where it came from."""
+        fields = cls._header_checked(text, name)
+        try:
+            return cls.model_validate_json(json.dumps(fields), strict=True)
+        except ValidationError as error:
+            raise cls.ERROR(f"{name}: {cls._first_problem(error)}. {cls.REMEDY}") from error
+        except TACacheError as error:
+            raise cls.ERROR(f"{name}: {error}. {cls.REMEDY}") from error
+
+    @classmethod
+    def _header_checked(cls, text: str, name: str) -> dict[str, Any]:
+        """The fields without format and version, which must be ours."""
+        try:
+            parsed = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise cls.ERROR(f"{name} is not JSON ({error}). {cls.REMEDY}") from error
+        fields: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
+        found = fields.pop("format", None)
+        if found != cls.FORMAT:
+            what = f"its format is {found!r}" if found else "it has no such format field"
+            raise cls.ERROR(f"{name} is not a {cls.FORMAT} file: {what}")
+        version = fields.pop("version", None)
+        if version != cls.VERSION:
+            raise cls.ERROR(
+                f"{name} has version {version!r} of {cls.FORMAT}, this tacache reads version "
+                f"{cls.VERSION}: use the tacache that wrote it, or make the file again"
+            )
+        return fields
+
+    @classmethod
+    def _first_problem(cls, error: ValidationError) -> str:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            close = difflib.get_close_matches(where, cls.model_fields, n=1)
+            return f"unknown field '{where}'" + (f" (meant '{close[0]}'?)" if close else "")
+        message = problem["msg"][0].lower() + problem["msg"][1:]
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        return f"field '{where}': {message}{more}"
+
+
+def write_atomically(target: Path, text: str) -> None:
+    """Write `text` beside `target`, then move it into place; nothing is left behind on failure."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,47 @@
+"""Time grids: t = 1 is noise, t = 0 is data, step n goes from t_n down to t_{n+1}."""
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from tacache.errors import TACacheError
+
+
+def time_grid(steps: int, shift: float = 1.0) -> list[float]:
+    """The grid of `steps` steps from 1 to 0: u = 1 - i/N, t = s u / (1 + (s - 1) u)."""
+    if steps < 1:
+        raise TACacheError(f"a grid needs at least one step, not {steps}")
+    if not (math.isfinite(shift) and shift > 0):
+        raise TACacheError(f"the shift of a grid is a positive number, not {shift}")
+    fractions = (1 - i / steps for i in range(steps + 1))
+    return [shift * u / (1 + (shift - 1) * u) for u in fractions]
+
+
+def as_times(times: Iterable[float]) -> tuple[float, ...]:
+    """`times` as floats, checked: finite, strictly decreasing, at least one step."""
+    grid = tuple(float(t) for t in times)
+    if len(grid) < 2:
+        raise TACacheError(f"times must hold at least two numbers (one step), not {len(grid)}")
+    for n, (t, t_next) in enumerate(pairwise(grid)):
+        if not (math.isfinite(t) and math.isfinite(t_next)):
+            raise TACacheError(f"times must be finite: step {n} goes from {t} to {t_next}")
+        if t <= t_next:
+            raise TACacheError(
+                f"times must decrease, noise first: step {n} goes from {t} to {t_next}"
+            )
+    return grid
+
+
+def step_lengths(times: Sequence[float]) -> tuple[float, ...]:
+    """The length of each step, t_n - t_{n+1} > 0."""
+    return tuple(t - t_next for t, t_next in pairwise(times))
+
+
+def interpolate(
+    at: Sequence[float], nodes: Sequence[float], values: Sequence[float]
+) -> tuple[float, ...]:
+    """`values` at decreasing `nodes`, linear in t between them and constant beyond their ends."""
+    ascending = np.interp(at, np.asarray(nodes)[::-1], np.asarray(values)[::-1])
+    return tuple(float(value) for value in ascending)

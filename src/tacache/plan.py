@@ -1,0 +1,214 @@
+"""A plan: which steps to evaluate, and the numbers that rebuild the others."""
+
+import math
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+from typing_extensions import Self
+
+from tacache.errors import PlanError, TACacheError
+from tacache.files import FileRecord
+from tacache.grid import as_times, step_lengths
+from tacache.profile import Host, Profile
+from tacache.rules import PROFILE_RULES
+from tacache.schedule import Schedule, interval_table, schedule_for, walk
+
+Rule = Literal["tasu", "magnitude", "direction", "reuse", "fitted"]
+
+
+class Plan(FileRecord):
+    """The anchors of a run, the rule between them and the rule's numbers.
+
+    Plans made from a profile carry its magnitude and direction, and the thresholds they were made
+    with; a fitted plan carries its weights, one row an interval, newest anchor first.
+    """
+
+    FORMAT: ClassVar[str] = "tacache-plan"
+    VERSION: ClassVar[int] = 1
+    ERROR: ClassVar[type[TACacheError]] = PlanError
+    REMEDY: ClassVar[str] = "Make the plan again, or restore the file from where it came from"
+
+    rule: Rule
+    times: tuple[float, ...]
+    anchors: tuple[int, ...]
+    magnitude: tuple[float, ...] | None = None
+    direction: tuple[float, ...] | None = None
+    tau_k: Annotated[float, Field(ge=0)] | None = None
+    tau_d: Annotated[float, Field(ge=0)] | None = None
+    max_skip: Annotated[int, Field(ge=1)] | None = None
+    weights: tuple[tuple[float, ...], ...] | None = None
+    samples: Annotated[int, Field(ge=1)] | None = None
+    host: Host = Host()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        as_times(self.times)
+        self._check_anchors()
+        if self.rule == "fitted":
+            self._check_weights()
+        else:
+            self._check_rates()
+        return self
+
+    def _check_anchors(self) -> None:
+        if not self.anchors or self.anchors[0] != 0:
+            raise PlanError(f"anchors must begin with step 0, not {list(self.anchors[:3])}")
+        increasing = all(a < b for a, b in pairwise(self.anchors))
+        if not increasing or self.anchors[-1] >= self.steps:
+            raise PlanError(
+                f"anchors must increase and lie within the {self.steps} steps of times, "
+                f"not {list(self.anchors)}"
+            )
+
+    def _check_rates(self) -> None:
+        if self.weights is not None:
+            raise PlanError(f"only a fitted plan has weights, this one has the rule {self.rule!r}")
+        for name, needed in zip(("magnitude", "direction"), PROFILE_RULES[self.rule], strict=True):
+            values = getattr(self, name)
+            if values is None and needed:
+                raise PlanError(f"the rule {self.rule!r} needs '{name}', one number a step")
+            if values is not None and len(values) != self.steps:
+                raise PlanError(
+                    f"'{name}' has {len(values)} numbers, but times have {self.steps} steps"
+                )
+        if self.direction is not None and min(self.direction) < 0:
+            raise PlanError(f"'direction' has a negative number, {min(self.direction)}")
+
+    def _check_weights(self) -> None:
+        if self.weights is None or len(self.weights) != self.evaluations:
+            found = "none" if self.weights is None else f"{len(self.weights)} rows"
+            raise PlanError(
+                f"a fitted plan needs one row of weights an interval, {self.evaluations}; "
+                f"it has {found}"
+            )
+        for i, row in enumerate(self.weights):
+            if not 1 <= len(row) <= i + 1:
+                raise PlanError(
+                    f"row {i} of weights has {len(row)} numbers; {i + 1} velocities are known there"
+                )
+
+    @classmethod
+    def full(cls, times: Iterable[float]) -> Self:
+        """The plan that evaluates every step: the reference."""
+        grid = as_times(times)
+        return cls(rule="reuse", times=grid, anchors=tuple(range(len(grid) - 1)))
+
+    @property
+    def steps(self) -> int:
+        """N, the number of steps."""
+        return len(self.times) - 1
+
+    @property
+    def evaluations(self) -> int:
+        """K, how often the model is evaluated."""
+        return len(self.anchors)
+
+    @property
+    def speedup(self) -> float:
+        """Steps per evaluation, N / K: the speedup where only evaluations take time."""
+        return self.steps / self.evaluations
+
+    @property
+    def intervals(self) -> tuple[int, ...]:
+        """The length of each anchor's interval."""
+        ends = (*self.anchors[1:], self.steps)
+        return tuple(end - n for n, end in zip(self.anchors, ends, strict=True))
+
+    def update(self, step: int) -> tuple[float, float]:
+        """exp(k dt) and d with which `step`'s velocity leads to the next one's (eq. 13)."""
+        magnitude, direction = PROFILE_RULES[self.rule]
+        growth, turn = 1.0, 0.0
+        if magnitude and self.magnitude is not None:
+            growth = math.exp(self.magnitude[step] * (self.times[step] - self.times[step + 1]))
+        if direction and self.direction is not None:
+            turn = self.direction[step]
+        return growth, turn
+
+
+def make_plan(
+    profile: Profile,
+    *,
+    tau_k: float | None = None,
+    tau_d: float | None = None,
+    evaluations: int | None = None,
+    speedup: float | None = None,
+    ratio: float | None = None,
+    max_skip: int = 12,
+    rule: Rule = "tasu",
+) -> Plan:
+    """A plan from a profile: by the paper's thresholds, by a budget, or by a speedup.
+
+    Give exactly one of `tau_k` with `tau_d`, `evaluations`, and `speedup` (floor(N / speedup)
+    evaluations). For a budget the thresholds are found; `ratio` keeps tau_d = ratio * tau_k. The
+    rules "magnitude", "direction" and "reuse" switch off one or both updates of "tasu".
+    """
+    if rule not in PROFILE_RULES:
+        raise PlanError(
+            f"unknown rule {rule!r} for a profile: choose from {', '.join(PROFILE_RULES)}"
+        )
+    _check_exactly_one(tau_k, tau_d, evaluations, speedup, ratio)
+    variation = step_variation(profile)
+    if tau_k is not None and tau_d is not None:
+        table = interval_table(*variation, tau_k=tau_k, tau_d=tau_d, max_skip=max_skip)
+        chosen = Schedule(tau_k, tau_d, walk(table))
+    else:
+        budget = evaluations if evaluations is not None else _budget(profile.steps, speedup)
+        chosen = schedule_for(*variation, evaluations=budget, max_skip=max_skip, ratio=ratio)
+    return Plan(
+        rule=rule,
+        times=profile.times,
+        anchors=chosen.anchors,
+        magnitude=profile.magnitude,
+        direction=profile.direction,
+        tau_k=chosen.tau_k,
+        tau_d=chosen.tau_d,
+        max_skip=max_skip,
+        samples=profile.samples,
+        host=profile.host,
+    )
+
+
+def step_variation(profile: Profile) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The sequences K and D that SSC adds up (before eq. 7): |k_n| dt_n and d_n."""
+    lengths = step_lengths(profile.times)
+    magnitude = tuple(abs(k) * dt for k, dt in zip(profile.magnitude, lengths, strict=True))
+    return magnitude, profile.direction
+
+
+def _check_exactly_one(
+    tau_k: float | None,
+    tau_d: float | None,
+    evaluations: int | None,
+    speedup: float | None,
+    ratio: float | None,
+) -> None:
+    if (tau_k is None) != (tau_d is None):
+        missing = "tau_k" if tau_k is None else "tau_d"
+        raise PlanError(f"thresholds come as a pair: {missing} is missing")
+    given = [
+        name
+        for name, value in (
+            ("tau_k and tau_d", tau_k),
+            ("evaluations", evaluations),
+            ("speedup", speedup),
+        )
+        if value is not None
+    ]
+    if len(given) != 1:
+        raise PlanError(
+            "give exactly one of tau_k and tau_d, evaluations, speedup: "
+            + (f"{', '.join(given)} were given" if given else "none was given")
+        )
+    if ratio is not None and tau_k is not None:
+        raise PlanError(
+            "ratio goes with evaluations or speedup: tau_k and tau_d are given as they are"
+        )
+
+
+def _budget(steps: int, speedup: float | None) -> int:
+    """K = floor(N / s), for s from 1 up."""
+    if speedup is None or not 1 <= speedup < math.inf:
+        raise PlanError(f"speedup is a number from 1 (no step skipped) up, not {speedup}")
+    return math.floor(steps / speedup + 1e-9)

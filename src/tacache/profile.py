@@ -1,0 +1,226 @@
+"""A profile: what full-step runs of a host measured, step by step (eq. 2-5)."""
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, JsonValue, model_validator
+from typing_extensions import Self
+
+from tacache.errors import ProfileError, TACacheError
+from tacache.files import FileRecord, Frozen
+from tacache.grid import as_times, interpolate, step_lengths
+
+# A grid may leave the measured range by this share of its span (UniPC starts at 0.999999, not 1).
+RANGE_TOLERANCE = 1e-3
+
+
+class Host(Frozen):
+    """Where numbers came from: what ran the model, and how. Unset fields are not known."""
+
+    kind: str = "function"
+    pipeline: str | None = None
+    model: str | None = None
+    denoiser: str | None = None
+    scheduler: str | None = None
+    scheduler_config: dict[str, JsonValue] | None = None
+    latent_shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    call: dict[str, JsonValue] | None = None
+    prompts_sha256: str | None = None
+
+
+class Profile(FileRecord):
+    """Magnitude and direction of every step: means and deviations over calibration samples.
+
+    `magnitude` is MI, the paper's k per unit time; `direction` is DI, its d per step. All have one
+    entry a step; the last repeats the one before it, since no velocity follows the last step.
+    """
+
+    FORMAT: ClassVar[str] = "tacache-profile"
+    VERSION: ClassVar[int] = 1
+    ERROR: ClassVar[type[TACacheError]] = ProfileError
+    REMEDY: ClassVar[str] = "Calibrate again, or restore the file from where it came from"
+
+    times: tuple[float, ...]
+    samples: Annotated[int, Field(ge=1)]
+    magnitude: tuple[float, ...]
+    magnitude_std: tuple[float, ...]
+    direction: tuple[float, ...]
+    direction_std: tuple[float, ...]
+    host: Host = Host()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        steps = len(profile_times(self.times)) - 1
+        for name in ("magnitude", "magnitude_std", "direction", "direction_std"):
+            values = getattr(self, name)
+            if len(values) != steps:
+                raise ProfileError(
+                    f"'{name}' has {len(values)} numbers, but times have {steps} steps"
+                )
+            if name != "magnitude" and min(values) < 0:
+                raise ProfileError(f"'{name}' has a negative number, {min(values)}")
+        return self
+
+    @property
+    def steps(self) -> int:
+        """N, the number of steps."""
+        return len(self.times) - 1
+
+    @classmethod
+    def from_samples(
+        cls,
+        times: Iterable[float],
+        magnitude: Sequence[Sequence[float]],
+        direction: Sequence[Sequence[float]],
+        host: Host | None = None,
+    ) -> Self:
+        """Means and deviations (eq. 5) of k_n and d_n: N - 1 rows with one number a sample."""
+        grid = profile_times(times)
+        k, d = np.asarray(magnitude, float), np.asarray(direction, float)
+        if k.shape != d.shape or k.ndim != 2 or len(k) != len(grid) - 2 or not k.shape[1]:
+            raise ProfileError(
+                f"{len(grid) - 1} steps need {len(grid) - 2} rows of magnitude and of direction, "
+                f"one number a sample; got shapes {k.shape} and {d.shape}"
+            )
+        if not (np.isfinite(k).all() and np.isfinite(d).all()):
+            step, sample = np.argwhere(~(np.isfinite(k) & np.isfinite(d)))[0]
+            raise ProfileError(
+                f"magnitude and direction are not finite at step {step} of sample {sample}: the "
+                "velocity there is zero, infinite or not a number; check the model and its dtype"
+            )
+        return cls(
+            times=grid,
+            samples=k.shape[1],
+            magnitude=_with_last_repeated(k.mean(axis=1)),
+            magnitude_std=_with_last_repeated(_deviation(k)),
+            direction=_with_last_repeated(d.mean(axis=1)),
+            direction_std=_with_last_repeated(_deviation(d)),
+            host=host or Host(),
+        )
+
+    @classmethod
+    def merge(cls, profiles: Iterable[Self]) -> Self:
+        """The profile of all samples together, exact to rounding; any order, any grouping."""
+        parts = list(profiles)
+        if not parts:
+            raise ProfileError("there is no profile to merge: give at least one")
+        merged = parts[0]
+        for part in parts[1:]:
+            merged = merged._merged_with(part)
+        return merged
+
+    def _merged_with(self, other: Self) -> Self:
+        if self.times != other.times:
+            raise ProfileError(
+                f"profiles of different grids do not merge ({self.steps} and {other.steps} steps, "
+                f"from {self.times[:3]} and {other.times[:3]}): resample one of them first"
+            )
+        count = self.samples + other.samples
+        magnitude, magnitude_std = _pooled(self, other, "magnitude")
+        direction, direction_std = _pooled(self, other, "direction")
+        return type(self)(
+            times=self.times,
+            samples=count,
+            magnitude=magnitude,
+            magnitude_std=magnitude_std,
+            direction=direction,
+            direction_std=direction_std,
+            host=_common_host(self.host, other.host),
+        )
+
+    def resample(self, times: Iterable[float]) -> Self:
+        """The profile on another grid, its rates interpolated in t between the measured steps.
+
+        A rate belongs to the time its step starts at. The direction's rate is d over its step's
+        length; the new d is that rate times the new length.
+        """
+        grid = profile_times(times)
+        if grid == self.times:
+            return self
+        _warn_outside(grid, self.times)
+        nodes, at = self.times[:-2], grid[:-2]  # nothing was measured over the last step
+        lengths, new_lengths = step_lengths(self.times), step_lengths(grid)
+
+        def carried(per_time: tuple[float, ...]) -> tuple[float, ...]:
+            return _with_last_repeated(interpolate(at, nodes, per_time[:-1]))
+
+        def carried_per_step(per_step: tuple[float, ...]) -> tuple[float, ...]:
+            rates = [value / dt for value, dt in zip(per_step, lengths, strict=True)][:-1]
+            carried = zip(interpolate(at, nodes, rates), new_lengths, strict=False)
+            return _with_last_repeated([rate * dt for rate, dt in carried])
+
+        return type(self)(
+            times=grid,
+            samples=self.samples,
+            magnitude=carried(self.magnitude),
+            magnitude_std=carried(self.magnitude_std),
+            direction=carried_per_step(self.direction),
+            direction_std=carried_per_step(self.direction_std),
+            host=self.host,
+        )
+
+
+def profile_times(times: Iterable[float]) -> tuple[float, ...]:
+    """A grid a profile can have: changes of velocity need at least two steps."""
+    grid = as_times(times)
+    if len(grid) < 3:
+        raise ProfileError("a profile needs at least two steps: one step has no change of velocity")
+    return grid
+
+
+def _with_last_repeated(values: Iterable[float]) -> tuple[float, ...]:
+    floats = [float(value) for value in values]
+    return (*floats, floats[-1])
+
+
+def _deviation(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Standard deviation of each row over samples, n - 1 below; 0 for one sample."""
+    samples = values.shape[1]
+    return np.std(values, axis=1, ddof=1) if samples > 1 else np.zeros(len(values))
+
+
+def _pooled(a: Profile, b: Profile, name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of two groups of samples together (Chan, Golub and LeVeque 1979)."""
+    count = a.samples + b.samples
+    means, deviations = [], []
+    for mean_a, std_a, mean_b, std_b in zip(
+        getattr(a, name),
+        getattr(a, f"{name}_std"),
+        getattr(b, name),
+        getattr(b, f"{name}_std"),
+        strict=True,
+    ):
+        gap = mean_b - mean_a
+        squares = (a.samples - 1) * std_a**2 + (b.samples - 1) * std_b**2
+        squares += gap**2 * a.samples * b.samples / count
+        means.append(mean_a + gap * b.samples / count)
+        deviations.append(math.sqrt(squares / (count - 1)))
+    return tuple(means), tuple(deviations)
+
+
+def _common_host(a: Host, b: Host) -> Host:
+    """The host of merged profiles: the same but for the prompts, which may differ."""
+    different = [name for name in Host.model_fields if getattr(a, name) != getattr(b, name)]
+    if not different:
+        return a
+    if different != ["prompts_sha256"]:
+        raise ProfileError(
+            "profiles of different hosts do not merge: they differ in "
+            + ", ".join(f"{name} ({getattr(a, name)} and {getattr(b, name)})" for name in different)
+        )
+    return a.model_copy(update={"prompts_sha256": None})
+
+
+def _warn_outside(times: Sequence[float], measured: Sequence[float]) -> None:
+    slack = RANGE_TOLERANCE * (measured[0] - measured[-1])
+    if times[0] > measured[0] + slack or times[-1] < measured[-1] - slack:
+        warnings.warn(
+            f"the grid from {times[0]:g} to {times[-1]:g} leaves the measured range from "
+            f"{measured[0]:g} to {measured[-1]:g}: the nearest measured rates are used there",
+            stacklevel=3,
+        )

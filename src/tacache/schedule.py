@@ -1,0 +1,208 @@
+"""SSC, the stable step calculator (eq. 6-8), and its inverse: thresholds for a budget.
+
+Everything here works on the variation of each step: |k_n| dt_n for magnitude, d_n for direction.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tacache.errors import PlanError
+
+# Candidate thresholds times steps: keeps the search below about a second for any grid. Up to a
+# hundred steps every window sum is a candidate and the search is exhaustive.
+SEARCH_SIZE = 120_000
+
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class Schedule(NamedTuple):
+    """A pair of thresholds and the anchors that they, and splits where needed, lead to."""
+
+    tau_k: float
+    tau_d: float
+    anchors: tuple[int, ...]
+
+
+def interval_table(
+    magnitude: Sequence[float],
+    direction: Sequence[float],
+    *,
+    tau_k: float,
+    tau_d: float,
+    max_skip: int = 12,
+) -> tuple[int, ...]:
+    """h_n of every step (eq. 6-8): the longest interval that may start at n, at least 1."""
+    check_limits(tau_k=tau_k, tau_d=tau_d, max_skip=max_skip)
+    by_magnitude = _longest(_window_sums(magnitude, max_skip), tau_k)
+    by_direction = _longest(_window_sums(direction, max_skip), tau_d)
+    return tuple(int(h) for h in np.minimum(by_magnitude, by_direction))
+
+
+def walk(table: Sequence[int]) -> tuple[int, ...]:
+    """The anchors Algorithm 1 visits; step 0 always has an interval of one."""
+    anchors, n = [0], 1
+    while n < len(table):
+        anchors.append(n)
+        n += table[n]
+    return tuple(anchors)
+
+
+def schedule_for(
+    magnitude: Sequence[float],
+    direction: Sequence[float],
+    *,
+    evaluations: int,
+    max_skip: int = 12,
+    ratio: float | None = None,
+) -> Schedule:
+    """Thresholds and anchors with exactly this many evaluations.
+
+    Of all pairs that land on the budget, the one whose intervals have the smallest sum of squared
+    cumulative direction variation. Where none lands there, the best pair with the most anchors
+    below it, its widest intervals split. `ratio` keeps tau_d = ratio * tau_k.
+    """
+    check_limits(max_skip=max_skip, ratio=ratio)
+    steps = len(direction)
+    fewest = 1 + -(-(steps - 1) // max_skip)
+    if not fewest <= evaluations <= steps:
+        raise PlanError(
+            f"{evaluations} evaluations are impossible: {steps} steps with max_skip={max_skip} "
+            f"take {fewest} to {steps}"
+            + ("; a larger max_skip allows fewer" if evaluations in range(2, fewest) else "")
+        )
+    best = _best_pair(magnitude, direction, evaluations, max_skip, ratio)
+    return best._replace(anchors=split_widest(best.anchors, direction, evaluations))
+
+
+def split_widest(
+    anchors: Sequence[int], variation: Sequence[float], evaluations: int
+) -> tuple[int, ...]:
+    """Split the interval with the largest cumulative variation, in its middle, until the budget."""
+    total = np.concatenate([[0.0], np.cumsum(variation)])
+    found, steps = sorted(anchors), len(variation)
+    while len(found) < evaluations:
+        ends = [*found[1:], steps]
+        widest = max(
+            ((n, end) for n, end in zip(found, ends, strict=True) if end - n > 1),
+            key=lambda interval: (
+                total[interval[1]] - total[interval[0]],
+                interval[1] - interval[0],
+            ),
+        )
+        found = sorted([*found, _middle_of_variation(total, *widest)])
+    return tuple(found)
+
+
+def check_limits(
+    *,
+    max_skip: int,
+    tau_k: float | None = None,
+    tau_d: float | None = None,
+    ratio: float | None = None,
+) -> None:
+    """Thresholds are finite and not negative, a ratio is positive, max_skip is at least 1."""
+    for name, value in (("tau_k", tau_k), ("tau_d", tau_d)):
+        if value is not None and not 0 <= value < math.inf:
+            raise PlanError(f"{name} is a finite number from 0 up, not {value}")
+    if ratio is not None and not 0 < ratio < math.inf:
+        raise PlanError(f"ratio (tau_d : tau_k) is a positive number, not {ratio}")
+    if max_skip < 1:
+        raise PlanError(f"max_skip is at least 1 (no step is skipped), not {max_skip}")
+
+
+def _window_sums(variation: Sequence[float], max_skip: int) -> Floats:
+    """Row n, column h - 1: the variation of the h steps from n; infinite past the last step."""
+    z, steps = np.asarray(variation, float), len(variation)
+    sums = np.full((steps, min(max_skip, steps)), np.inf)
+    for n in range(steps):
+        window = np.cumsum(z[n : n + max_skip])
+        sums[n, : len(window)] = window
+    return sums
+
+
+def _longest(sums: Floats, tolerance: float | Floats) -> Integers:
+    """SSC(z, n, tau) of every n (eq. 6); for several tolerances, one row each."""
+    rows = [np.searchsorted(row, tolerance, side="right") for row in sums]
+    inside = [np.minimum(row, len(sums) - n) for n, row in enumerate(rows)]
+    longest: Integers = np.maximum(1, np.stack(inside, axis=-1))
+    return longest
+
+
+def _candidates(values: Floats, limit: int) -> Floats:
+    """One threshold for every set of windows that a threshold can admit, tightest first.
+
+    Between two neighbouring sums all thresholds act alike; the middle is the one that still acts so
+    when rates change a little. Beyond `limit` sums, evenly chosen ones.
+    """
+    sums = np.unique(np.concatenate([[0.0], values[np.isfinite(values)].ravel()]))
+    thresholds = np.concatenate([(sums[:-1] + sums[1:]) / 2, sums[-1:]])
+    if len(thresholds) <= limit:
+        return thresholds
+    chosen = np.linspace(0, len(thresholds) - 1, limit).round().astype(int)
+    few: Floats = thresholds[chosen]
+    return few
+
+
+def _best_pair(
+    magnitude: Sequence[float],
+    direction: Sequence[float],
+    evaluations: int,
+    max_skip: int,
+    ratio: float | None,
+) -> Schedule:
+    """The pair with the most anchors up to the budget, then the least cost, then the tightest."""
+    k_sums, d_sums = _window_sums(magnitude, max_skip), _window_sums(direction, max_skip)
+    limit = max(64, SEARCH_SIZE // len(direction))
+    if ratio is None:  # each tau_k with every tau_d
+        d_taus = _candidates(d_sums, limit)
+        batches = list(_candidates(k_sums, limit)[:, None])
+    else:
+        d_taus = _candidates(np.concatenate([d_sums, ratio * k_sums]), limit)
+        batches = [d_taus / ratio]
+    d_tables = _longest(d_sums, d_taus)
+    best, best_rank = None, (0, 0.0)
+    for k_taus in batches:
+        tables = np.minimum(_longest(k_sums, k_taus), d_tables)
+        counts, costs = _walk_all(tables, direction, evaluations)
+        within = np.flatnonzero(counts <= evaluations)
+        if not len(within):
+            continue
+        i = within[np.lexsort([costs[within], -counts[within]])[0]]
+        rank = (-int(counts[i]), float(costs[i]))
+        if best is None or rank < best_rank:
+            tau_k = float(np.broadcast_to(k_taus, d_taus.shape)[i])
+            best, best_rank = Schedule(tau_k, float(d_taus[i]), walk(tables[i].tolist())), rank
+    assert best is not None  # the loosest pair has the fewest anchors, and the budget allows those
+    return best
+
+
+def _walk_all(tables: Integers, direction: Sequence[float], most: int) -> tuple[Integers, Floats]:
+    """Anchors and cost of the walk through each table; walks past `most` anchors are cut short."""
+    rows, steps = np.arange(len(tables)), tables.shape[1]
+    total = np.concatenate([[0.0], np.cumsum(direction)])
+    lengths = np.pad(tables, ((0, 0), (0, 1)))  # a finished walk stays at the end
+    position = np.ones(len(tables), int)
+    counts, costs = np.ones(len(tables), int), np.full(len(tables), total[1] ** 2)
+    for _ in range(most):
+        end = position + lengths[rows, position]
+        counts += position < steps
+        costs += (total[end] - total[position]) ** 2
+        position = end
+    return counts, costs
+
+
+def _middle_of_variation(total: Floats, start: int, end: int) -> int:
+    """The step inside (start, end) that halves the variation best; the middle one among equals."""
+    return min(
+        range(start + 1, end),
+        key=lambda n: (
+            abs((total[n] - total[start]) - (total[end] - total[n])),
+            abs((n - start) - (end - n)),
+        ),
+    )

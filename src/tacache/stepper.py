@@ -1,0 +1,100 @@
+"""Following a plan: evaluate at anchors, reconstruct between them."""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from tacache.errors import HostError
+from tacache.plan import Plan
+from tacache.rules import Arc, start_arc, weighted_sum
+from tacache.velocity import Condition, Velocity, batches, check_velocity, euler
+
+
+class Stepper:
+    """Walks a plan for a loop that somebody else owns: ask for the velocity once a step.
+
+    The only mutable object of the package's core. It holds the last evaluated velocities and, in
+    an interval, where its reconstruction stands; nothing in it waits for the device.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._anchors = frozenset(plan.anchors)
+        self._kept = max(map(len, plan.weights)) if plan.weights else 2
+        self.reset()
+
+    def reset(self) -> None:
+        """Start a new run from step 0."""
+        self.step = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the history, as where another model takes over; the next step must be an anchor."""
+        self._history: tuple[Tensor, ...] = ()  # evaluated velocities, newest first
+        self._arc: Arc | None = None
+        self._average: Tensor | None = None
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the step to come is an anchor."""
+        return self.step in self._anchors
+
+    def velocity(self, x: Tensor, evaluate: Callable[[], Tensor]) -> Tensor:
+        """The velocity to take this step with; `evaluate` is called at anchors only."""
+        if self.step >= self.plan.steps:
+            raise HostError(
+                f"all {self.plan.steps} steps of the plan are done: call reset() before a new run"
+            )
+        if self.evaluates:
+            v = self._anchor(check_velocity(evaluate(), x))
+        elif not self._history:
+            raise HostError(
+                f"step {self.step} is no anchor and no velocity was evaluated before it"
+            )
+        else:
+            v = self._skip(x)
+        self.step += 1
+        return v
+
+    def _anchor(self, v: Tensor) -> Tensor:
+        # A copy, since the caller may write into v, and a CUDA graph will.
+        self._history = (v.clone(), *self._history[: self._kept - 1])
+        self._arc = None
+        if self.plan.weights is None:
+            return v
+        weights = self.plan.weights[self.plan.anchors.index(self.step)]
+        if len(weights) > len(self._history):  # the history was dropped: reuse until it is back
+            weights = (1.0,)
+        self._average = weighted_sum(self._history[: len(weights)], weights).to(v.dtype)
+        return self._average
+
+    def _skip(self, x: Tensor) -> Tensor:
+        latest = check_velocity(self._history[0], x)
+        if self._average is not None:
+            return self._average
+        if self.plan.rule == "reuse":
+            return latest
+        growth, turn = self.plan.update(self.step - 1)
+        self._arc = (self._arc or self._start_arc()).advance(growth, turn)
+        return self._arc.velocity().to(latest.dtype)
+
+    def _start_arc(self) -> Arc:
+        turns = self.plan.rule in ("tasu", "direction")
+        previous = self._history[1] if turns and len(self._history) > 1 else None
+        return start_arc(self._history[0], previous)
+
+
+@torch.no_grad()
+def sample(
+    velocity: Velocity, noise: Tensor, plan: Plan, *, condition: Condition | None = None
+) -> Tensor:
+    """Samples from `noise` (samples along dim 0) by the plan: one call of `velocity` an anchor."""
+    (batch,) = batches(noise, condition)
+    x, stepper = batch.noise, Stepper(plan)
+    for t, t_next in pairwise(plan.times):
+        v = stepper.velocity(x, partial(velocity, x, t, **batch.condition))
+        x = euler(x, v, t, t_next)
+    return x

@@ -1,0 +1,60 @@
+"""What a velocity function is, and how a batch of samples reaches it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from tacache.errors import HostError
+
+# velocity(x, t, **condition): the guided velocity at state x and time t, a float
+Velocity = Callable[..., Tensor]
+# name -> one entry a sample, along dim 0
+Condition = Mapping[str, Any]
+
+
+class Batch(NamedTuple):
+    """Some samples' noise with the condition that belongs to them."""
+
+    noise: Tensor
+    condition: dict[str, Any]
+
+
+def batches(
+    noise: Tensor, condition: Condition | None = None, batch_size: int | None = None
+) -> Iterator[Batch]:
+    """`noise` along dim 0, its condition sliced alike; in one batch unless a size is given."""
+    check_noise(noise)
+    if batch_size is not None and batch_size < 1:
+        raise HostError(f"batch_size is at least 1, not {batch_size}")
+    condition = dict(condition or {})
+    for name, values in condition.items():
+        if not hasattr(values, "__len__") or len(values) != len(noise):
+            found = f"{len(values)}" if hasattr(values, "__len__") else "no length"
+            raise HostError(
+                f"condition {name!r} must have one entry a sample, {len(noise)}; it has {found}"
+            )
+    size = batch_size or len(noise)
+    for start in range(0, len(noise), size):
+        chosen = slice(start, start + size)
+        yield Batch(noise[chosen], {name: values[chosen] for name, values in condition.items()})
+
+
+def check_noise(noise: Tensor) -> None:
+    """Samples lie along dim 0 and are floating-point."""
+    if noise.ndim < 1 or not noise.numel():
+        raise HostError(f"noise needs samples along dim 0; its shape is {tuple(noise.shape)}")
+    if not noise.is_floating_point():
+        raise HostError(f"noise must be floating-point, not {noise.dtype}")
+
+
+def check_velocity(v: Tensor, x: Tensor) -> Tensor:
+    """`v`, if it has the shape of the state it was evaluated at."""
+    if v.shape != x.shape:
+        raise HostError(f"the velocity has shape {tuple(v.shape)}, but the state {tuple(x.shape)}")
+    return v
+
+
+def euler(x: Tensor, v: Tensor, t: float, t_next: float) -> Tensor:
+    """The state at t_next (eq. 1), in the state's dtype."""
+    return (x - (t - t_next) * v).to(x.dtype)
