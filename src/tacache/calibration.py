@@ -1,6 +1,6 @@
 """Calibration: full-step runs of a velocity function, measured into a profile."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import torch
@@ -22,19 +22,21 @@ def calibrate(
     *,
     condition: Condition | None = None,
     batch_size: int | None = None,
+    breaks: Sequence[float] = (),
     progress: bool = False,
 ) -> Profile:
     """The profile of full-step Euler runs from `noise` (samples along dim 0).
 
     Only two velocities of one batch are held at a time. `condition={"label": y}` is sliced along
     dim 0 with the samples and passed on as `velocity(x, t, label=...)`. For more samples than fit
-    in one tensor, calibrate on parts and `Profile.merge` them: the result is the same.
+    in one tensor, calibrate on parts and `Profile.merge` them: the result is the same. `breaks` are
+    times below which another model or guidance takes over.
     """
     grid = profile_times(times)
     host = Host(latent_shape=tuple(noise.shape[1:]), dtype=str(noise.dtype).removeprefix("torch."))
     profile: Profile | None = None
     for batch in track(list(batches(noise, condition, batch_size)), "calibrating", progress):
-        measured = measure(full_step_velocities(velocity, batch, grid), grid, host)
+        measured = measure(full_step_velocities(velocity, batch, grid), grid, host, breaks)
         profile = measured if profile is None else Profile.merge([profile, measured])
     assert profile is not None  # batches() yields at least one
     return profile
@@ -51,7 +53,12 @@ def full_step_velocities(
         x = euler(x, v, t, t_next)
 
 
-def measure(velocities: Iterable[Tensor], times: tuple[float, ...], host: Host) -> Profile:
+def measure(
+    velocities: Iterable[Tensor],
+    times: tuple[float, ...],
+    host: Host,
+    breaks: Sequence[float] = (),
+) -> Profile:
     """The profile of one batch from its velocities, in order; it looks at two at a time."""
     magnitude, direction = [], []
     previous: Tensor | None = None
@@ -63,4 +70,4 @@ def measure(velocities: Iterable[Tensor], times: tuple[float, ...], host: Host) 
         previous = v.clone()  # the model may write its next velocity into the same memory
     if len(magnitude) != len(times) - 2:
         raise ProfileError(f"{len(times) - 1} steps gave {len(magnitude) + 1} velocities")
-    return Profile.from_samples(times, magnitude, direction, host)
+    return Profile.from_samples(times, magnitude, direction, host, breaks)

@@ -39,6 +39,12 @@ def step_lengths(times: Sequence[float]) -> tuple[float, ...]:
     return tuple(t - t_next for t, t_next in pairwise(times))
 
 
+def break_steps(times: Sequence[float], breaks: Iterable[float]) -> tuple[int, ...]:
+    """The step each break falls on: the first that starts below it, where one follows another."""
+    found = {next((n for n, t in enumerate(times[:-1]) if t < b), 0) for b in breaks}
+    return tuple(sorted(found - {0}))
+
+
 def interpolate(
     at: Sequence[float], nodes: Sequence[float], values: Sequence[float]
 ) -> tuple[float, ...]:

@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from tacache.errors import PlanError, TACacheError
 from tacache.files import FileRecord
-from tacache.grid import as_times, step_lengths
+from tacache.grid import as_times, break_steps, step_lengths
 from tacache.profile import Host, Profile
 from tacache.rules import PROFILE_RULES
 from tacache.schedule import Schedule, interval_table, schedule_for, walk
@@ -40,6 +40,7 @@ class Plan(FileRecord):
     max_skip: Annotated[int, Field(ge=1)] | None = None
     weights: tuple[tuple[float, ...], ...] | None = None
     samples: Annotated[int, Field(ge=1)] | None = None
+    breaks: tuple[float, ...] = ()
     host: Host = Host()
 
     @model_validator(mode="after")
@@ -61,6 +62,8 @@ class Plan(FileRecord):
                 f"anchors must increase and lie within the {self.steps} steps of times, "
                 f"not {list(self.anchors)}"
             )
+        if missing := set(self.break_steps) - set(self.anchors):
+            raise PlanError(f"a new part starts at steps {sorted(missing)}: they must be anchors")
 
     def _check_rates(self) -> None:
         if self.weights is not None:
@@ -111,6 +114,11 @@ class Plan(FileRecord):
         return self.steps / self.evaluations
 
     @property
+    def break_steps(self) -> tuple[int, ...]:
+        """The steps at which history starts anew."""
+        return break_steps(self.times, self.breaks)
+
+    @property
     def intervals(self) -> tuple[int, ...]:
         """The length of each anchor's interval."""
         ends = (*self.anchors[1:], self.steps)
@@ -150,12 +158,17 @@ def make_plan(
         )
     _check_exactly_one(tau_k, tau_d, evaluations, speedup, ratio)
     variation = step_variation(profile)
+    parts = break_steps(profile.times, profile.breaks)
     if tau_k is not None and tau_d is not None:
-        table = interval_table(*variation, tau_k=tau_k, tau_d=tau_d, max_skip=max_skip)
+        table = interval_table(
+            *variation, tau_k=tau_k, tau_d=tau_d, max_skip=max_skip, breaks=parts
+        )
         chosen = Schedule(tau_k, tau_d, walk(table))
     else:
         budget = evaluations if evaluations is not None else _budget(profile.steps, speedup)
-        chosen = schedule_for(*variation, evaluations=budget, max_skip=max_skip, ratio=ratio)
+        chosen = schedule_for(
+            *variation, evaluations=budget, max_skip=max_skip, ratio=ratio, breaks=parts
+        )
     return Plan(
         rule=rule,
         times=profile.times,
@@ -166,6 +179,7 @@ def make_plan(
         tau_d=chosen.tau_d,
         max_skip=max_skip,
         samples=profile.samples,
+        breaks=profile.breaks,
         host=profile.host,
     )
 

@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from tacache.errors import ProfileError, TACacheError
 from tacache.files import FileRecord, Frozen
-from tacache.grid import as_times, interpolate, step_lengths
+from tacache.grid import as_times, break_steps, interpolate, step_lengths
 
 # A grid may leave the measured range by this share of its span (UniPC starts at 0.999999, not 1).
 RANGE_TOLERANCE = 1e-3
@@ -38,6 +38,8 @@ class Profile(FileRecord):
 
     `magnitude` is MI, the paper's k per unit time; `direction` is DI, its d per step. All have one
     entry a step; the last repeats the one before it, since no velocity follows the last step.
+    `breaks` are times below which another model or guidance takes over: the steps from there on
+    share no history with those before.
     """
 
     FORMAT: ClassVar[str] = "tacache-profile"
@@ -51,6 +53,7 @@ class Profile(FileRecord):
     magnitude_std: tuple[float, ...]
     direction: tuple[float, ...]
     direction_std: tuple[float, ...]
+    breaks: tuple[float, ...] = ()
     host: Host = Host()
 
     @model_validator(mode="after")
@@ -78,10 +81,11 @@ class Profile(FileRecord):
         magnitude: Sequence[Sequence[float]],
         direction: Sequence[Sequence[float]],
         host: Host | None = None,
+        breaks: Sequence[float] = (),
     ) -> Self:
         """Means and deviations (eq. 5) of k_n and d_n: N - 1 rows with one number a sample."""
         grid = profile_times(times)
-        k, d = np.asarray(magnitude, float), np.asarray(direction, float)
+        k, d = np.array(magnitude, float), np.array(direction, float)
         if k.shape != d.shape or k.ndim != 2 or len(k) != len(grid) - 2 or not k.shape[1]:
             raise ProfileError(
                 f"{len(grid) - 1} steps need {len(grid) - 2} rows of magnitude and of direction, "
@@ -93,6 +97,9 @@ class Profile(FileRecord):
                 f"magnitude and direction are not finite at step {step} of sample {sample}: the "
                 "velocity there is zero, infinite or not a number; check the model and its dtype"
             )
+        for step in break_steps(grid, breaks):
+            if step > 1:  # the change into a new part is none of the old part's
+                k[step - 1], d[step - 1] = k[step - 2], d[step - 2]
         return cls(
             times=grid,
             samples=k.shape[1],
@@ -100,6 +107,7 @@ class Profile(FileRecord):
             magnitude_std=_with_last_repeated(_deviation(k)),
             direction=_with_last_repeated(d.mean(axis=1)),
             direction_std=_with_last_repeated(_deviation(d)),
+            breaks=tuple(breaks),
             host=host or Host(),
         )
 
@@ -120,6 +128,8 @@ class Profile(FileRecord):
                 f"profiles of different grids do not merge ({self.steps} and {other.steps} steps, "
                 f"from {self.times[:3]} and {other.times[:3]}): resample one of them first"
             )
+        if self.breaks != other.breaks:
+            raise ProfileError(f"profiles break at {self.breaks} and {other.breaks}: do not merge")
         count = self.samples + other.samples
         magnitude, magnitude_std = _pooled(self, other, "magnitude")
         direction, direction_std = _pooled(self, other, "direction")
@@ -130,6 +140,7 @@ class Profile(FileRecord):
             magnitude_std=magnitude_std,
             direction=direction,
             direction_std=direction_std,
+            breaks=self.breaks,
             host=_common_host(self.host, other.host),
         )
 
@@ -161,6 +172,7 @@ class Profile(FileRecord):
             magnitude_std=carried(self.magnitude_std),
             direction=carried_per_step(self.direction),
             direction_std=carried_per_step(self.direction_std),
+            breaks=self.breaks,
             host=self.host,
         )
 

@@ -36,11 +36,17 @@ def interval_table(
     tau_k: float,
     tau_d: float,
     max_skip: int = 12,
+    breaks: Sequence[int] = (),
 ) -> tuple[int, ...]:
-    """h_n of every step (eq. 6-8): the longest interval that may start at n, at least 1."""
+    """h_n of every step (eq. 6-8): the longest interval that may start at n, at least 1.
+
+    `breaks` are steps at which history starts anew, as at step 0: no interval crosses one, and its
+    own has length one.
+    """
     check_limits(tau_k=tau_k, tau_d=tau_d, max_skip=max_skip)
-    by_magnitude = _longest(_window_sums(magnitude, max_skip), tau_k)
-    by_direction = _longest(_window_sums(direction, max_skip), tau_d)
+    limits = _limits(len(direction), max_skip, breaks)
+    by_magnitude = _longest(_window_sums(magnitude, limits), tau_k)
+    by_direction = _longest(_window_sums(direction, limits), tau_d)
     return tuple(int(h) for h in np.minimum(by_magnitude, by_direction))
 
 
@@ -60,6 +66,7 @@ def schedule_for(
     evaluations: int,
     max_skip: int = 12,
     ratio: float | None = None,
+    breaks: Sequence[int] = (),
 ) -> Schedule:
     """Thresholds and anchors with exactly this many evaluations.
 
@@ -69,14 +76,15 @@ def schedule_for(
     """
     check_limits(max_skip=max_skip, ratio=ratio)
     steps = len(direction)
-    fewest = 1 + -(-(steps - 1) // max_skip)
+    limits = _limits(steps, max_skip, breaks)
+    fewest = len(walk(limits.tolist()))
     if not fewest <= evaluations <= steps:
         raise PlanError(
             f"{evaluations} evaluations are impossible: {steps} steps with max_skip={max_skip} "
             f"take {fewest} to {steps}"
             + ("; a larger max_skip allows fewer" if evaluations in range(2, fewest) else "")
         )
-    best = _best_pair(magnitude, direction, evaluations, max_skip, ratio)
+    best = _best_pair(magnitude, direction, evaluations, limits, ratio)
     return best._replace(anchors=split_widest(best.anchors, direction, evaluations))
 
 
@@ -116,21 +124,27 @@ def check_limits(
         raise PlanError(f"max_skip is at least 1 (no step is skipped), not {max_skip}")
 
 
-def _window_sums(variation: Sequence[float], max_skip: int) -> Floats:
-    """Row n, column h - 1: the variation of the h steps from n; infinite past the last step."""
+def _limits(steps: int, max_skip: int, breaks: Sequence[int]) -> Integers:
+    """The longest interval that any thresholds allow from each step, within parts."""
+    ends = np.array([min(b for b in (*breaks, steps) if b > n) for n in range(steps)])
+    limits: Integers = np.minimum(max_skip, ends - np.arange(steps))
+    limits[list(breaks)] = 1
+    return limits
+
+
+def _window_sums(variation: Sequence[float], limits: Integers) -> Floats:
+    """Row n, column h - 1: the variation of the h steps from n; infinite beyond its limit."""
     z, steps = np.asarray(variation, float), len(variation)
-    sums = np.full((steps, min(max_skip, steps)), np.inf)
-    for n in range(steps):
-        window = np.cumsum(z[n : n + max_skip])
-        sums[n, : len(window)] = window
+    sums = np.full((steps, int(limits.max())), np.inf)
+    for n, limit in enumerate(limits):
+        sums[n, :limit] = np.cumsum(z[n : n + limit])
     return sums
 
 
 def _longest(sums: Floats, tolerance: float | Floats) -> Integers:
     """SSC(z, n, tau) of every n (eq. 6); for several tolerances, one row each."""
     rows = [np.searchsorted(row, tolerance, side="right") for row in sums]
-    inside = [np.minimum(row, len(sums) - n) for n, row in enumerate(rows)]
-    longest: Integers = np.maximum(1, np.stack(inside, axis=-1))
+    longest: Integers = np.maximum(1, np.stack(rows, axis=-1))
     return longest
 
 
@@ -153,11 +167,11 @@ def _best_pair(
     magnitude: Sequence[float],
     direction: Sequence[float],
     evaluations: int,
-    max_skip: int,
+    limits: Integers,
     ratio: float | None,
 ) -> Schedule:
     """The pair with the most anchors up to the budget, then the least cost, then the tightest."""
-    k_sums, d_sums = _window_sums(magnitude, max_skip), _window_sums(direction, max_skip)
+    k_sums, d_sums = _window_sums(magnitude, limits), _window_sums(direction, limits)
     limit = max(64, SEARCH_SIZE // len(direction))
     if ratio is None:  # each tau_k with every tau_d
         d_taus = _candidates(d_sums, limit)

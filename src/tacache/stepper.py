@@ -23,6 +23,7 @@ class Stepper:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._anchors = frozenset(plan.anchors)
+        self._breaks = frozenset(plan.break_steps)
         self._kept = max(map(len, plan.weights)) if plan.weights else 2
         self.reset()
 
@@ -48,6 +49,8 @@ class Stepper:
             raise HostError(
                 f"all {self.plan.steps} steps of the plan are done: call reset() before a new run"
             )
+        if self.step in self._breaks:
+            self.forget()
         if self.evaluates:
             v = self._anchor(check_velocity(evaluate(), x))
         elif not self._history:
