@@ -184,6 +184,75 @@ def make_plan(
     )
 
 
+def replan(plan: Plan, times: Iterable[float]) -> Plan:
+    """The plan its stored rates and thresholds give on another grid.
+
+    A plan that evaluates every step does so on any grid; a fitted plan's weights belong to its own.
+    """
+    if plan.evaluations == plan.steps and plan.weights is None:
+        return Plan.full(times).model_copy(update={"host": plan.host})
+    rates, limits = (plan.magnitude, plan.direction), (plan.tau_k, plan.tau_d, plan.max_skip)
+    if None in rates or None in limits:
+        raise PlanError(
+            f"a {plan.rule} plan without rates and thresholds of its own cannot move to another "
+            "grid: make one for this grid"
+        )
+    unknown = (0.0,) * plan.steps
+    profile = Profile.model_validate(
+        {
+            "times": plan.times,
+            "samples": plan.samples or 1,
+            "magnitude": plan.magnitude,
+            "magnitude_std": unknown,
+            "direction": plan.direction,
+            "direction_std": unknown,
+            "breaks": plan.breaks,
+            "host": plan.host,
+        }
+    ).resample(times)
+    return make_plan(
+        profile,
+        tau_k=plan.tau_k,
+        tau_d=plan.tau_d,
+        max_skip=plan.max_skip or 1,
+        rule=plan.rule,
+    )
+
+
+def with_breaks(plan: Plan, breaks: Iterable[float]) -> Plan:
+    """The plan with these breaks: where a new part starts, an anchor, and another to learn from."""
+    wanted = tuple(breaks)
+    if wanted == plan.breaks:
+        return plan
+    starts = break_steps(plan.times, wanted)
+    extra = {n for start in starts for n in (start, start + 1) if n < plan.steps}
+    anchors = tuple(sorted({*plan.anchors, *extra}))
+    weights = plan.weights and tuple(
+        plan.weights[plan.anchors.index(n)] if n in plan.anchors else (1.0,) for n in anchors
+    )
+    changed = {"breaks": wanted, "anchors": anchors, "weights": weights}
+    return Plan.model_validate({**plan.model_dump(), **changed})
+
+
+def from_step(plan: Plan, start: int) -> Plan:
+    """The plan for the steps from `start` on, where no history is known yet."""
+    anchors = sorted({0, 1} | {n - start for n in plan.anchors if n >= start})
+    anchors = [n for n in anchors if n < plan.steps - start]
+
+    def row(n: int, known: int) -> tuple[float, ...]:
+        stored = plan.weights[plan.anchors.index(n)] if n in plan.anchors else ()  # type: ignore[index]
+        return stored if 1 <= len(stored) <= known else (1.0,)
+
+    changed = {
+        "times": plan.times[start:],
+        "anchors": anchors,
+        "magnitude": plan.magnitude and plan.magnitude[start:],
+        "direction": plan.direction and plan.direction[start:],
+        "weights": plan.weights and tuple(row(n + start, i + 1) for i, n in enumerate(anchors)),
+    }
+    return Plan.model_validate({**plan.model_dump(), **changed})
+
+
 def step_variation(profile: Profile) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The sequences K and D that SSC adds up (before eq. 7): |k_n| dt_n and d_n."""
     lengths = step_lengths(profile.times)

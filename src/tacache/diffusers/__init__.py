@@ -1,0 +1,21 @@
+"""Every flow pipeline of diffusers, by swapping its scheduler for one that carries a plan."""
+
+from tacache.diffusers.calibration import calibrate
+from tacache.diffusers.host import applied, apply, remove
+from tacache.diffusers.schedulers import (
+    PlanDPMSolverMultistepScheduler,
+    PlanFlowMatchEulerDiscreteScheduler,
+    PlanUniPCMultistepScheduler,
+    plan_scheduler,
+)
+
+__all__ = [
+    "PlanDPMSolverMultistepScheduler",
+    "PlanFlowMatchEulerDiscreteScheduler",
+    "PlanUniPCMultistepScheduler",
+    "applied",
+    "apply",
+    "calibrate",
+    "plan_scheduler",
+    "remove",
+]

@@ -1,0 +1,64 @@
+"""Sharing work between the processes that `torchrun` or `accelerate launch` started."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.distributed
+
+from tacache.errors import HostError
+
+
+@dataclass
+class Together:
+    """What the processes hand each other: results by index, or the first failure."""
+
+    count: int
+    failure: str | None = None
+    _everyone: list[Any] = field(default_factory=list)
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Everyone's value, in rank order."""
+        if self.count == 1:
+            return [value]
+        everyone: list[Any] = [None] * self.count
+        torch.distributed.all_gather_object(everyone, value)
+        return everyone
+
+    def gathered(self, mine: dict[int, Any]) -> dict[int, Any]:
+        """Everyone's results by index."""
+        return {i: value for part in self.exchange(mine) for i, value in part.items()}
+
+
+@dataclass(frozen=True)
+class Processes:
+    """How many processes work on this, and which one this is."""
+
+    rank: int
+    count: int
+
+    @classmethod
+    def current(cls) -> "Processes":
+        """The place of this process; joins the group that the launcher's environment describes."""
+        if not torch.distributed.is_available():
+            return cls(0, 1)
+        if not torch.distributed.is_initialized():
+            if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+                return cls(0, 1)
+            torch.distributed.init_process_group("gloo")
+        return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
+
+    @contextmanager
+    def failing_together(self) -> Iterator[Together]:
+        """Run this process's share; if any share fails, every process stops with its reason."""
+        together = Together(self.count)
+        try:
+            yield together
+        except Exception as error:
+            together.exchange(f"process {self.rank}: {error}")
+            raise
+        failures = [reason for reason in together.exchange(None) if reason is not None]
+        if failures:
+            raise HostError(f"another process failed: {failures[0]}")

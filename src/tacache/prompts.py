@@ -1,0 +1,56 @@
+"""Prompt files: one prompt a line, or JSON lines with a `prompt` field."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from tacache.errors import HostError
+
+# name -> file that ships with the package
+BUILT_IN = {name: f"{name}.jsonl" for name in ("calibration", "test")}
+
+
+def read_prompts(source: str | Path) -> list[str]:
+    """The prompts of a text or JSONL file, or of a set that ships with the package, by name."""
+    path = Path(source)
+    if str(source) in BUILT_IN and not path.exists():
+        text = (files("tacache") / "data" / BUILT_IN[str(source)]).read_text(encoding="utf-8")
+        return _parsed(text, jsonl=True, name=str(source))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise HostError(f"cannot read prompts from {path}: {error}") from error
+    return _parsed(text, jsonl=path.suffix == ".jsonl", name=str(path))
+
+
+def as_prompts(prompts: str | Path | Iterable[str]) -> list[str]:
+    """Prompts given as a list or as a file's name."""
+    found = read_prompts(prompts) if isinstance(prompts, str | Path) else list(prompts)
+    if not found:
+        raise HostError("there is no prompt: give at least one")
+    return found
+
+
+def fingerprint(prompts: Sequence[str]) -> str:
+    """A hash of the prompts, to tell whether two runs used the same."""
+    return hashlib.sha256("\n".join(prompts).encode()).hexdigest()
+
+
+def _parsed(text: str, *, jsonl: bool, name: str) -> list[str]:
+    lines = [(i, line.strip()) for i, line in enumerate(text.splitlines(), start=1)]
+    lines = [(i, line) for i, line in lines if line and not line.startswith("#")]
+    if not lines:
+        raise HostError(f"{name} has no prompts: one a line, or JSON lines with a 'prompt' field")
+    return [_prompt_of(line, f"{name}, line {i}") if jsonl else line for i, line in lines]
+
+
+def _prompt_of(line: str, where: str) -> str:
+    try:
+        prompt = json.loads(line)["prompt"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise HostError(f'{where}: expected {{"prompt": "..."}}, found {line[:60]!r}') from error
+    if not isinstance(prompt, str):
+        raise HostError(f"{where}: the prompt is not a text but {prompt!r}")
+    return prompt
