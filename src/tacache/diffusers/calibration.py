@@ -18,7 +18,7 @@ from tacache.diffusers.calls import run_breaks
 from tacache.diffusers.flow import run_times
 from tacache.diffusers.host import describe, plain_scheduler
 from tacache.diffusers.processes import Processes
-from tacache.diffusers.runs import Run, plan_runs, run_arguments
+from tacache.diffusers.runs import Run, check_call_names, plan_runs, run_arguments
 from tacache.errors import HostError, ProfileError
 from tacache.profile import Profile
 from tacache.progress import track
@@ -82,6 +82,7 @@ def calibrate(
         raise HostError(f"batch_size is at least 1, not {batch_size}")
     if "generator" in call:
         raise HostError("calibrate makes the generators itself: give seeds=[...] instead")
+    check_call_names(pipe, call)
     texts = None if prompts is None else as_prompts(prompts)
     plain_scheduler(pipe)  # refuse before the first long run
     runs = plan_runs(texts, list(seeds) if seeds is not None else [0], batch_size)

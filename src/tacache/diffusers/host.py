@@ -137,5 +137,5 @@ def _jsonable(values: dict[str, Any]) -> dict[str, Any]:
         try:
             kept[name] = json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError):
-            kept[name] = f"({type(value).__name__})"
+            continue  # pictures, tensors and callbacks are not for a file
     return kept

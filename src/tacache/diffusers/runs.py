@@ -1,9 +1,13 @@
 """One calibration as a list of runs: which prompts and seeds go into each call of the pipeline."""
 
+import difflib
+import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+
+from tacache.errors import HostError
 
 
 class Run(NamedTuple):
@@ -35,6 +39,20 @@ def run_arguments(run: Run, call: dict[str, Any], device: torch.device) -> dict[
     if run.prompts is not None:
         arguments["prompt"] = list(run.prompts) if len(run.prompts) > 1 else run.prompts[0]
     return arguments
+
+
+def check_call_names(pipe: Any, call: dict[str, Any]) -> None:
+    """A misspelt or foreign argument stops before the first long run."""
+    known = inspect.signature(type(pipe).__call__).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()):
+        return
+    for name in call:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise HostError(
+                f"{type(pipe).__name__} has no argument {name!r}"
+                + (f" (meant {close[0]!r}?)" if close else "")
+            )
 
 
 def _generator_device(device: torch.device) -> str:

@@ -1,0 +1,219 @@
+"""`tacache calibrate` and `tacache generate`: commands that run a model."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from tacache.cli.options import (
+    PROMPTS_HELP,
+    Compiled,
+    Device,
+    Dtype,
+    Frames,
+    Guidance,
+    Height,
+    Json,
+    Model,
+    More,
+    Offload,
+    Width,
+    print_json,
+)
+from tacache.errors import TACacheError
+from tacache.plan import Plan
+from tacache.prompts import read_prompts
+from tacache.render import profile_view
+
+
+def calibrate(
+    model: Model,
+    prompts: Annotated[str, typer.Option(help=PROMPTS_HELP)] = "calibration",
+    count: Annotated[int | None, typer.Option(min=1, help="Use the first COUNT prompts.")] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds; every prompt runs with each.")] = "0",
+    steps: Annotated[int, typer.Option(min=2, help="Steps of the full run.")] = 50,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples a call.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The profile file [default: MODEL's name].")
+    ] = None,
+    height: Height = None,
+    width: Width = None,
+    frames: Frames = None,
+    guidance: Guidance = None,
+    more: More = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    offload: Offload = None,
+    compiled: Compiled = False,
+    as_json: Json = False,
+) -> None:
+    """Measure a model's full-step runs into a profile. Killed, it goes on where it stopped.
+
+    Under torchrun or accelerate launch the prompts are shared out between the processes.
+
+    [bold]Examples[/bold]
+
+    tacache calibrate black-forest-labs/FLUX.1-dev --count 8 --guidance 3.5 -o flux.profile.json
+
+    torchrun --nproc-per-node 4 -m tacache calibrate MODEL --prompts mine.txt -o m.profile.json
+    """
+    from tacache.diffusers import calibration
+    from tacache.diffusers.loading import Loading, load_pipeline
+    from tacache.diffusers.processes import Processes
+
+    texts = read_prompts(prompts)[:count]
+    target = out or Path(f"{Path(model).name}.profile.json")
+    call = _call_arguments(more, height=height, width=width, frames=frames, guidance=guidance)
+    pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
+    pipe.set_progress_bar_config(disable=True)
+    kept = target.with_name(f"{target.name}.runs")
+    profile = calibration.calibrate(
+        pipe,
+        texts,
+        num_inference_steps=steps,
+        seeds=_numbers(seeds),
+        batch_size=batch_size,
+        resume=kept,
+        progress=not as_json,
+        **call,
+    )
+    if Processes.current().rank != 0:
+        return
+    profile.save(target)
+    kept.unlink(missing_ok=True)
+    if as_json:
+        print_json({"file": str(target), **profile.model_dump()})
+    else:
+        Console().print(profile_view(profile))
+        print(f"Written to {target}; next: tacache plan {target} --evaluations 13")
+
+
+def generate(
+    model: Model,
+    plan: Annotated[Path | None, typer.Option(help="A plan file [default: full steps].")] = None,
+    prompt: Annotated[list[str] | None, typer.Option(help="A prompt; may be repeated.")] = None,
+    prompts: Annotated[str | None, typer.Option(help=PROMPTS_HELP)] = None,
+    number: Annotated[int, typer.Option("-n", min=1, help="Outputs a prompt.")] = 1,
+    seed: Annotated[int, typer.Option(help="The first seed; the others count on.")] = 0,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where files go.")] = Path("out"),
+    compare: Annotated[
+        bool, typer.Option(help="Also run full steps; write them beside, with PSNR and times.")
+    ] = False,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps [default: the plan's].")] = None,
+    height: Height = None,
+    width: Width = None,
+    frames: Frames = None,
+    guidance: Guidance = None,
+    more: More = None,
+    gif: Annotated[bool, typer.Option(help="Write clips as GIF instead of MP4.")] = False,
+    fps: Annotated[int, typer.Option(min=1, help="Frames a second of a clip.")] = 16,
+    dtype: Dtype = None,
+    device: Device = None,
+    offload: Offload = None,
+    compiled: Compiled = False,
+    as_json: Json = False,
+) -> None:
+    """Generate pictures or clips with a plan; arguments default to those it was calibrated with.
+
+    [bold]Examples[/bold]
+
+    tacache generate black-forest-labs/FLUX.1-dev --plan flux.plan.json --prompt "a red fox" -n 4
+
+    tacache generate ./my-model --plan m.plan.json --prompts test --compare -o compared
+    """
+    from tacache.diffusers.generation import Request, warm_up
+    from tacache.diffusers.host import check_host
+    from tacache.diffusers.loading import Loading, load_pipeline
+
+    texts = [*(prompt or []), *(read_prompts(prompts) if prompts else [])]
+    if not texts:
+        raise TACacheError("there is nothing to generate: give --prompt or --prompts")
+    followed = None if plan is None else Plan.load(plan)
+    if compare and followed is None:
+        raise TACacheError("--compare sets a plan against full steps: give --plan")
+    call = {
+        **_remembered_call(followed),
+        **_call_arguments(
+            more, steps=steps, height=height, width=width, frames=frames, guidance=guidance
+        ),
+    }
+    pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
+    if followed is not None:
+        check_host(pipe, followed)
+    pipe.set_progress_bar_config(disable=as_json)
+    request = Request(followed, call, compare, ".gif" if gif else ".mp4", fps)
+    jobs = [(i, text, seed + j) for i, text in enumerate(texts) for j in range(number)]
+    if compare:
+        warm_up(pipe, texts[0], call)
+    made, failed = _generate_all(pipe, jobs, request, out, quiet=as_json)
+    if as_json:
+        print_json({"outputs": [one.model_dump() for one in made], "failed": failed})
+    if failed:
+        raise typer.Exit(1)
+
+
+def _call_arguments(more: list[str] | None, **options: Any) -> dict[str, Any]:
+    """The pipeline's arguments from our options, under its names, and from --call NAME=VALUE."""
+    names = {"steps": "num_inference_steps", "frames": "num_frames", "guidance": "guidance_scale"}
+    call = {names.get(k, k): value for k, value in options.items() if value is not None}
+    for pair in more or []:
+        name, found, text = pair.partition("=")
+        if not found:
+            raise TACacheError(f"--call takes NAME=VALUE, not {pair!r}")
+        try:
+            call[name] = json.loads(text)
+        except json.JSONDecodeError:
+            call[name] = text
+    return call
+
+
+def _remembered_call(plan: Plan | None) -> dict[str, Any]:
+    """The arguments the plan was calibrated with; the plan's own number of steps without any."""
+    if plan is None:
+        return {}
+    return {"num_inference_steps": plan.steps, **(plan.host.call or {})}
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise TACacheError(f"expected whole numbers with commas between, not {text!r}") from error
+
+
+def _generate_all(
+    pipe: Any, jobs: list[tuple[int, str, int]], request: Any, out: Path, *, quiet: bool
+) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Every job's output; one that fails is named and does not keep the others from running."""
+    from tacache.diffusers.generation import file_stem
+    from tacache.diffusers.generation import generate as generate_one
+
+    made, failed = [], []
+    for i, text, seed in jobs:
+        try:
+            output = generate_one(pipe, text, seed, request, out / file_stem(i, text, seed))
+        except TACacheError:
+            raise  # the plan or the call is wrong, and would be for every prompt
+        except Exception as error:
+            failed.append({"prompt": text, "seed": seed, "error": str(error)})
+            print(f"tacache: {text!r} with seed {seed} failed: {error}", file=sys.stderr)
+            continue
+        made.append(output)
+        if not quiet:
+            print(_output_line(output))
+    return made, failed
+
+
+def _output_line(output: Any) -> str:
+    line = f"{output.file}  {output.seconds:.2f} s"
+    if output.evaluations is not None:
+        line += f", {output.evaluations} evaluations"
+    if output.psnr is not None:
+        ratio = output.full_seconds / output.seconds
+        line += (
+            f"; full steps {output.full_seconds:.2f} s ({ratio:.2f}x), PSNR {output.psnr:.2f} dB"
+        )
+    return line

@@ -1,0 +1,60 @@
+"""Loading a pipeline from a hub id or a folder, as the command line's options say."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from diffusers import DiffusionPipeline
+
+from tacache.errors import HostError
+
+DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16")}
+OFFLOADS = {
+    "model": "enable_model_cpu_offload",
+    "sequential": "enable_sequential_cpu_offload",
+}
+
+
+class Loading(NamedTuple):
+    """How a pipeline is loaded; None means the sensible choice for this machine."""
+
+    dtype: str | None = None
+    device: str | None = None
+    offload: str | None = None
+    compile: bool = False
+
+
+def load_pipeline(model: str, how: Loading) -> Any:
+    """The pipeline of a hub id or a local folder, on its device."""
+    device = how.device or default_device()
+    dtype = how.dtype or ("float32" if device == "cpu" else "bfloat16")
+    if dtype not in DTYPES:
+        raise HostError(f"unknown dtype {dtype!r}: choose from {', '.join(DTYPES)}")
+    if how.offload is not None and how.offload not in OFFLOADS:
+        raise HostError(f"unknown offload {how.offload!r}: choose from {', '.join(OFFLOADS)}")
+    if looks_like_folder(model) and not Path(model).is_dir():
+        raise HostError(f"there is no folder {model}: give a pipeline's folder or a hub id")
+    try:
+        pipe = DiffusionPipeline.from_pretrained(model, dtype=DTYPES[dtype])
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise HostError(f"cannot load {model}: {reason}") from error
+    if how.offload is None:
+        pipe.to(device)
+    else:
+        getattr(pipe, OFFLOADS[how.offload])(device=device)
+    if how.compile:
+        pipe.transformer.compile()
+    return pipe
+
+
+def default_device() -> str:
+    """The fastest device there is."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def looks_like_folder(model: str) -> bool:
+    """Whether a name is a path rather than an id such as `owner/name`."""
+    return model.startswith((".", "/", "~")) or model.count("/") > 1
