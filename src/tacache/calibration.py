@@ -1,12 +1,13 @@
 """Calibration: full-step runs of a velocity function, measured into a profile."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from tacache.decomposition import indicators
+from tacache.decomposition import indicators, norm
 from tacache.errors import ProfileError
 from tacache.grid import step_lengths
 from tacache.profile import Host, Profile, profile_times
@@ -36,7 +37,9 @@ def calibrate(
     host = Host(latent_shape=tuple(noise.shape[1:]), dtype=str(noise.dtype).removeprefix("torch."))
     profile: Profile | None = None
     for batch in track(list(batches(noise, condition, batch_size)), "calibrating", progress):
-        measured = measure(full_step_velocities(velocity, batch, grid), grid, host, breaks)
+        seen = 0 if profile is None else profile.samples
+        velocities = full_step_velocities(velocity, batch, grid)
+        measured = measure(velocities, grid, host, breaks, first_sample=seen)
         profile = measured if profile is None else Profile.merge([profile, measured])
     assert profile is not None  # batches() yields at least one
     return profile
@@ -58,11 +61,13 @@ def measure(
     times: tuple[float, ...],
     host: Host,
     breaks: Sequence[float] = (),
+    first_sample: int = 0,
 ) -> Profile:
     """The profile of one batch from its velocities, in order; it looks at two at a time."""
     magnitude, direction = [], []
     previous: Tensor | None = None
     for n, v in enumerate(velocities):
+        check_measurable(v, n, last=n == len(times) - 2, first_sample=first_sample)
         if previous is not None:
             k, d = indicators(previous, v, step_lengths(times)[n - 1])
             magnitude.append(k)
@@ -71,3 +76,13 @@ def measure(
     if len(magnitude) != len(times) - 2:
         raise ProfileError(f"{len(times) - 1} steps gave {len(magnitude) + 1} velocities")
     return Profile.from_samples(times, magnitude, direction, host, breaks)
+
+
+def check_measurable(v: Tensor, step: int, *, last: bool, first_sample: int = 0) -> None:
+    """Raise where a velocity has no magnitude or direction; only the last may be zero."""
+    for i, size in enumerate(norm(v).flatten().tolist()):
+        if not math.isfinite(size) or (size == 0 and not last):
+            raise ProfileError(
+                f"the velocity at step {step} of sample {first_sample + i} is zero, infinite or "
+                "not a number: check the model and its dtype"
+            )

@@ -11,7 +11,7 @@ def working_dtype(x: Tensor) -> torch.dtype:
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Inner product of each sample, shaped (samples, 1, ..., 1) so that it broadcasts back."""
-    products = (a * b).reshape(len(a), -1).sum(dim=1)
+    products = (a.to(working_dtype(a)) * b).reshape(len(a), -1).sum(dim=1)
     return products.reshape(-1, *[1] * (a.ndim - 1))
 
 
@@ -28,7 +28,7 @@ def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 def share(change: Tensor, along: Tensor) -> Tensor:
     """How many times `along` is contained in `change`: <change, along> / |along|^2, per sample."""
-    return divide(dot(change, along), norm(along).square())
+    return divide(dot(change, along), dot(along, along))
 
 
 def orthogonal_part(change: Tensor, along: Tensor) -> Tensor:
@@ -54,6 +54,6 @@ def indicators(v: Tensor, v_next: Tensor, length: float) -> tuple[list[float], l
     for one, one_next in zip(v, v_next, strict=True):
         v_n = one.to(precise).reshape(1, -1)
         change = one_next.to(precise).reshape(1, -1) - v_n
-        magnitude.append(dot(change, v_n) / norm(v_n).square() / length)
+        magnitude.append(dot(change, v_n) / dot(v_n, v_n) / length)
         direction.append(norm(orthogonal_part(change, along=v_n)) / norm(v_n))
     return torch.cat(magnitude).flatten().tolist(), torch.cat(direction).flatten().tolist()

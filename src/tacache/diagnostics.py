@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tacache.decomposition import dot, norm, orthogonal_part, share
+from tacache.errors import HostError
 from tacache.files import Frozen
 from tacache.plan import Plan
 from tacache.progress import track
@@ -90,40 +91,47 @@ def diagnose(
     return _summary(records, plan)
 
 
-def relative(difference: Tensor, reference: Tensor) -> Tensor:
-    """|difference| / |reference| of each sample, in float64."""
-    return norm(difference.double()) / norm(reference.double())
+def relative(x: Tensor, reference: Tensor) -> Tensor:
+    """|x - reference| / |reference| of each sample, in float64."""
+    return norm(x.double() - reference.double()) / norm(reference.double())
 
 
 def _compare(velocity: Velocity, batch: Batch, plan: Plan, records: Records) -> None:
     def add(quantity: str, step: int, values: Tensor) -> None:
-        records[quantity, step] += values.flatten().tolist()
+        numbers = values.flatten().tolist()
+        if not all(map(math.isfinite, numbers)):
+            raise HostError(
+                f"the {quantity} comparison is not finite at step {step}: a state or velocity "
+                "there is zero, infinite or not a number"
+            )
+        records[quantity, step] += numbers
 
     stepper = Stepper(plan)
     x_full = x_plan = batch.noise
-    v_full = v_plan = batch.noise  # replaced at step 0, always an anchor
+    precise_full = precise_plan = batch.noise  # replaced at step 0, always an anchor
     full_anchors: list[Tensor] = []
     plan_anchors: list[Tensor] = []
     for n, (t, t_next) in enumerate(pairwise(plan.times)):
-        before_full, before_plan = v_full, v_plan
-        v_full = check_velocity(velocity(x_full, t, **batch.condition), x_full).double()
+        before_full, before_plan = precise_full, precise_plan
         evaluated = stepper.evaluates
-        evaluate = partial(velocity, x_plan, t, **batch.condition)
-        v_plan = stepper.velocity(x_plan, evaluate).double()
-        add("state", n, relative(x_plan - x_full, x_full))
-        add("velocity", n, relative(v_plan - v_full, v_full))
+        v_full = check_velocity(velocity(x_full, t, **batch.condition), x_full)
+        v_plan = stepper.velocity(x_plan, partial(velocity, x_plan, t, **batch.condition))
+        precise_full, precise_plan = v_full.double(), v_plan.double()
+        add("state", n, relative(x_plan, x_full))
+        add("velocity", n, relative(v_plan, v_full))
         if evaluated:
-            full_anchors, plan_anchors = [*full_anchors, v_full][-2:], [*plan_anchors, v_plan][-2:]
+            full_anchors = [*full_anchors, precise_full][-2:]
+            plan_anchors = [*plan_anchors, precise_plan][-2:]
         elif plan.rule != "fitted" and len(plan_anchors) == 2:
             historical = realign(init_direction(plan_anchors[1], plan_anchors[0]), before_plan)
-            true = realign(v_full - before_full, before_full)
+            true = realign(precise_full - before_full, before_full)
             add("alignment", n, dot(historical, true))
             p = init_direction(full_anchors[1], full_anchors[0])
-            for quantity, values in _bound(plan, n - 1, before_full, v_full, p).items():
+            for quantity, values in _bound(plan, n - 1, before_full, precise_full, p).items():
                 add(quantity, n, values)
-        x_full = euler(x_full, v_full.to(x_full.dtype), t, t_next)
-        x_plan = euler(x_plan, v_plan.to(x_plan.dtype), t, t_next)
-    add("state", plan.steps, relative(x_plan - x_full, x_full))
+        x_full = euler(x_full, v_full, t, t_next)
+        x_plan = euler(x_plan, v_plan, t, t_next)
+    add("state", plan.steps, relative(x_plan, x_full))
 
 
 def _bound(plan: Plan, n: int, v: Tensor, v_next: Tensor, p: Tensor) -> dict[str, Tensor]:
@@ -140,7 +148,7 @@ def _bound(plan: Plan, n: int, v: Tensor, v_next: Tensor, p: Tensor) -> dict[str
     oracle = (k * dt).exp() * v + d * norm(v) * true
     estimate = advance(v, historical, growth, planned_d)
     c = dt * (torch.maximum(planned_k, k) * dt).exp()
-    misaligned = 2 * used_d * d * (1 - dot(historical, true))
+    misaligned = 2 * used_d * d * (1 - dot(historical, true)).clamp(min=0)  # rounding aside
     bound = ((c * (planned_k - k)) ** 2 + (used_d - d) ** 2 + misaligned).sqrt()
     error = norm(estimate - oracle) / norm(v)
     distance = norm(estimate - v_next) / norm(v)

@@ -64,7 +64,7 @@ class FileRecord(Frozen):
         """The fields without format and version, which must be ours."""
         try:
             parsed = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise cls.ERROR(f"{name} is not JSON ({error}). {cls.REMEDY}") from error
         fields: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
         found = fields.pop("format", None)
@@ -72,7 +72,7 @@ class FileRecord(Frozen):
             what = f"its format is {found!r}" if found else "it has no such format field"
             raise cls.ERROR(f"{name} is not a {cls.FORMAT} file: {what}")
         version = fields.pop("version", None)
-        if version != cls.VERSION:
+        if isinstance(version, bool) or version != cls.VERSION:
             raise cls.ERROR(
                 f"{name} has version {version!r} of {cls.FORMAT}, this tacache reads version "
                 f"{cls.VERSION}: use the tacache that wrote it, or make the file again"
@@ -81,7 +81,9 @@ class FileRecord(Frozen):
 
     @classmethod
     def _first_problem(cls, error: ValidationError) -> str:
-        problem = error.errors()[0]
+        problems = error.errors()
+        unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
+        problem = (unknown or problems)[0]  # a misspelt name explains the missing one
         where = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             close = difflib.get_close_matches(where, cls.model_fields, n=1)

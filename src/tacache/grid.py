@@ -16,7 +16,8 @@ def time_grid(steps: int, shift: float = 1.0) -> list[float]:
     if not (math.isfinite(shift) and shift > 0):
         raise TACacheError(f"the shift of a grid is a positive number, not {shift}")
     fractions = (1 - i / steps for i in range(steps + 1))
-    return [shift * u / (1 + (shift - 1) * u) for u in fractions]
+    # 1 + (s - 1) u written so that u = 1 gives exactly 1
+    return [shift * u / ((1 - u) + shift * u) for u in fractions]
 
 
 def as_times(times: Iterable[float]) -> tuple[float, ...]:

@@ -1,7 +1,7 @@
 """A plan: which steps to evaluate, and the numbers that rebuild the others."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
@@ -13,7 +13,14 @@ from tacache.files import FileRecord
 from tacache.grid import as_times, break_steps, step_lengths
 from tacache.profile import Host, Profile
 from tacache.rules import PROFILE_RULES
-from tacache.schedule import Schedule, interval_table, schedule_for, walk
+from tacache.schedule import (
+    MAX_SKIP,
+    Schedule,
+    interval_table,
+    longest_intervals,
+    schedule_for,
+    walk,
+)
 
 Rule = Literal["tasu", "magnitude", "direction", "reuse", "fitted"]
 
@@ -47,10 +54,11 @@ class Plan(FileRecord):
     def _consistent(self) -> Self:
         as_times(self.times)
         self._check_anchors()
+        self._check_rates()
         if self.rule == "fitted":
             self._check_weights()
-        else:
-            self._check_rates()
+        elif self.weights is not None:
+            raise PlanError(f"only a fitted plan has weights, this one has the rule {self.rule!r}")
         return self
 
     def _check_anchors(self) -> None:
@@ -66,9 +74,8 @@ class Plan(FileRecord):
             raise PlanError(f"a new part starts at steps {sorted(missing)}: they must be anchors")
 
     def _check_rates(self) -> None:
-        if self.weights is not None:
-            raise PlanError(f"only a fitted plan has weights, this one has the rule {self.rule!r}")
-        for name, needed in zip(("magnitude", "direction"), PROFILE_RULES[self.rule], strict=True):
+        needs = PROFILE_RULES.get(self.rule, (False, False))
+        for name, needed in zip(("magnitude", "direction"), needs, strict=True):
             values = getattr(self, name)
             if values is None and needed:
                 raise PlanError(f"the rule {self.rule!r} needs '{name}', one number a step")
@@ -143,7 +150,7 @@ def make_plan(
     evaluations: int | None = None,
     speedup: float | None = None,
     ratio: float | None = None,
-    max_skip: int = 12,
+    max_skip: int = MAX_SKIP,
     rule: Rule = "tasu",
 ) -> Plan:
     """A plan from a profile: by the paper's thresholds, by a budget, or by a speedup.
@@ -158,7 +165,7 @@ def make_plan(
         )
     _check_exactly_one(tau_k, tau_d, evaluations, speedup, ratio)
     variation = step_variation(profile)
-    parts = break_steps(profile.times, profile.breaks)
+    parts = _parts(profile)
     if tau_k is not None and tau_d is not None:
         table = interval_table(
             *variation, tau_k=tau_k, tau_d=tau_d, max_skip=max_skip, breaks=parts
@@ -187,35 +194,43 @@ def make_plan(
 def replan(plan: Plan, times: Iterable[float]) -> Plan:
     """The plan its stored rates and thresholds give on another grid.
 
-    A plan that evaluates every step does so on any grid; a fitted plan's weights belong to its own.
+    Where thresholds alone do not give its anchors (intervals were split to meet a budget), the same
+    share of the new grid's steps is evaluated. A plan that evaluates every step does so on any
+    grid, and one step is always evaluated.
     """
-    if plan.evaluations == plan.steps and plan.weights is None:
-        return Plan.full(times).model_copy(update={"host": plan.host})
-    rates, limits = (plan.magnitude, plan.direction), (plan.tau_k, plan.tau_d, plan.max_skip)
-    if None in rates or None in limits:
+    grid = as_times(times)
+    if len(grid) == 2 or (plan.evaluations == plan.steps and plan.weights is None):
+        return Plan.full(grid).model_copy(update={"host": plan.host})
+    measured = _profile_of(plan)
+    limits = {"max_skip": plan.max_skip, "rule": plan.rule}
+    thresholds = {"tau_k": plan.tau_k, "tau_d": plan.tau_d, **limits}
+    if make_plan(measured, **thresholds).anchors == plan.anchors:  # type: ignore[arg-type]
+        return make_plan(measured.resample(grid), **thresholds)  # type: ignore[arg-type]
+    steps = len(grid) - 1
+    budget = round(plan.evaluations * steps / plan.steps)
+    moved = measured.resample(grid)
+    fewest = len(walk(longest_intervals(steps, plan.max_skip or 1, _parts(moved))))
+    return make_plan(moved, evaluations=min(max(budget, fewest), steps), **limits)  # type: ignore[arg-type]
+
+
+def _profile_of(plan: Plan) -> Profile:
+    """The profile a plan was made from, as far as it kept it."""
+    limits = (plan.tau_k, plan.tau_d, plan.max_skip)
+    if plan.magnitude is None or plan.direction is None or None in limits:
         raise PlanError(
             f"a {plan.rule} plan without rates and thresholds of its own cannot move to another "
             "grid: make one for this grid"
         )
     unknown = (0.0,) * plan.steps
-    profile = Profile.model_validate(
-        {
-            "times": plan.times,
-            "samples": plan.samples or 1,
-            "magnitude": plan.magnitude,
-            "magnitude_std": unknown,
-            "direction": plan.direction,
-            "direction_std": unknown,
-            "breaks": plan.breaks,
-            "host": plan.host,
-        }
-    ).resample(times)
-    return make_plan(
-        profile,
-        tau_k=plan.tau_k,
-        tau_d=plan.tau_d,
-        max_skip=plan.max_skip or 1,
-        rule=plan.rule,
+    return Profile(
+        times=plan.times,
+        samples=plan.samples or 1,
+        magnitude=plan.magnitude,
+        magnitude_std=unknown,
+        direction=plan.direction,
+        direction_std=unknown,
+        breaks=plan.breaks,
+        host=plan.host,
     )
 
 
@@ -227,30 +242,52 @@ def with_breaks(plan: Plan, breaks: Iterable[float]) -> Plan:
     starts = break_steps(plan.times, wanted)
     extra = {n for start in starts for n in (start, start + 1) if n < plan.steps}
     anchors = tuple(sorted({*plan.anchors, *extra}))
-    weights = plan.weights and tuple(
-        plan.weights[plan.anchors.index(n)] if n in plan.anchors else (1.0,) for n in anchors
-    )
-    changed = {"breaks": wanted, "anchors": anchors, "weights": weights}
+    changed = {
+        "breaks": wanted,
+        "anchors": anchors,
+        "weights": _weights_for(plan, anchors, starts),
+    }
     return Plan.model_validate({**plan.model_dump(), **changed})
 
 
 def from_step(plan: Plan, start: int) -> Plan:
     """The plan for the steps from `start` on, where no history is known yet."""
-    anchors = sorted({0, 1} | {n - start for n in plan.anchors if n >= start})
-    anchors = [n for n in anchors if n < plan.steps - start]
-
-    def row(n: int, known: int) -> tuple[float, ...]:
-        stored = plan.weights[plan.anchors.index(n)] if n in plan.anchors else ()  # type: ignore[index]
-        return stored if 1 <= len(stored) <= known else (1.0,)
-
+    kept = sorted({start, start + 1} | {n for n in plan.anchors if n >= start})
+    anchors = tuple(n for n in kept if n < plan.steps)
     changed = {
         "times": plan.times[start:],
-        "anchors": anchors,
+        "anchors": tuple(n - start for n in anchors),
         "magnitude": plan.magnitude and plan.magnitude[start:],
         "direction": plan.direction and plan.direction[start:],
-        "weights": plan.weights and tuple(row(n + start, i + 1) for i, n in enumerate(anchors)),
+        "weights": _weights_for(plan, anchors, (start,)),
     }
     return Plan.model_validate({**plan.model_dump(), **changed})
+
+
+def _weights_for(
+    plan: Plan, anchors: Sequence[int], starts: Sequence[int]
+) -> tuple[tuple[float, ...], ...] | None:
+    """Fitted weights for other anchors: a row is kept if it meets the velocities it was fitted on.
+
+    Elsewhere, and where history was dropped at one of `starts`, the newest velocity is reused.
+    """
+    if plan.weights is None:
+        return None
+    fitted = dict(zip(plan.anchors, plan.weights, strict=True))
+
+    def row(i: int) -> tuple[float, ...]:
+        stored = fitted.get(anchors[i], ())
+        first = max((n for n in starts if n <= anchors[i]), default=0)
+        reach = plan.anchors.index(anchors[i]) if stored else 0
+        met = plan.anchors[max(0, reach - len(stored) + 1) : reach + 1]
+        now = tuple(anchors[max(0, i - len(stored) + 1) : i + 1])
+        same_interval = i + 1 == len(anchors) or (
+            reach + 1 < plan.evaluations and anchors[i + 1] == plan.anchors[reach + 1]
+        )
+        kept = stored and met == now and met[0] >= first and same_interval
+        return stored if kept else (1.0,)
+
+    return tuple(row(i) for i in range(len(anchors)))
 
 
 def step_variation(profile: Profile) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -258,6 +295,10 @@ def step_variation(profile: Profile) -> tuple[tuple[float, ...], tuple[float, ..
     lengths = step_lengths(profile.times)
     magnitude = tuple(abs(k) * dt for k, dt in zip(profile.magnitude, lengths, strict=True))
     return magnitude, profile.direction
+
+
+def _parts(profile: Profile) -> tuple[int, ...]:
+    return break_steps(profile.times, profile.breaks)
 
 
 def _check_exactly_one(

@@ -157,21 +157,21 @@ class Profile(FileRecord):
         nodes, at = self.times[:-2], grid[:-2]  # nothing was measured over the last step
         lengths, new_lengths = step_lengths(self.times), step_lengths(grid)
 
-        def carried(per_time: tuple[float, ...]) -> tuple[float, ...]:
-            return _with_last_repeated(interpolate(at, nodes, per_time[:-1]))
+        def carried(rates: Sequence[float]) -> tuple[float, ...]:
+            return _interpolate_parts(at, nodes, rates[:-1], self.breaks)
 
-        def carried_per_step(per_step: tuple[float, ...]) -> tuple[float, ...]:
-            rates = [value / dt for value, dt in zip(per_step, lengths, strict=True)][:-1]
-            carried = zip(interpolate(at, nodes, rates), new_lengths, strict=False)
-            return _with_last_repeated([rate * dt for rate, dt in carried])
+        def per_step(values: tuple[float, ...]) -> tuple[float, ...]:
+            rates = carried([value / dt for value, dt in zip(values, lengths, strict=True)])
+            steps = [rate * dt for rate, dt in zip(rates, new_lengths, strict=False)]
+            return _with_last_repeated(steps)
 
         return type(self)(
             times=grid,
             samples=self.samples,
-            magnitude=carried(self.magnitude),
-            magnitude_std=carried(self.magnitude_std),
-            direction=carried_per_step(self.direction),
-            direction_std=carried_per_step(self.direction_std),
+            magnitude=_with_last_repeated(carried(self.magnitude)),
+            magnitude_std=_with_last_repeated(carried(self.magnitude_std)),
+            direction=per_step(self.direction),
+            direction_std=per_step(self.direction_std),
             breaks=self.breaks,
             host=self.host,
         )
@@ -183,6 +183,24 @@ def profile_times(times: Iterable[float]) -> tuple[float, ...]:
     if len(grid) < 3:
         raise ProfileError("a profile needs at least two steps: one step has no change of velocity")
     return grid
+
+
+def _interpolate_parts(
+    at: Sequence[float],
+    nodes: Sequence[float],
+    values: Sequence[float],
+    breaks: Sequence[float],
+) -> tuple[float, ...]:
+    """`interpolate` within each part between breaks; a part without nodes takes from all."""
+
+    def part(t: float) -> int:
+        return sum(t < b for b in breaks)
+
+    found: list[float] = []
+    for t in at:
+        same = [i for i, node in enumerate(nodes) if part(node) == part(t)] or range(len(nodes))
+        found += interpolate([t], [nodes[i] for i in same], [values[i] for i in same])
+    return tuple(found)
 
 
 def _with_last_repeated(values: Iterable[float]) -> tuple[float, ...]:

@@ -15,14 +15,14 @@ BUILT_IN = {name: f"{name}.jsonl" for name in ("calibration", "test")}
 def read_prompts(source: str | Path) -> list[str]:
     """The prompts of a text or JSONL file, or of a set that ships with the package, by name."""
     path = Path(source)
-    if str(source) in BUILT_IN and not path.exists():
+    if str(source) in BUILT_IN and not path.is_file():
         text = (files("tacache") / "data" / BUILT_IN[str(source)]).read_text(encoding="utf-8")
         return _parsed(text, jsonl=True, name=str(source))
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise HostError(f"cannot read prompts from {path}: {error}") from error
-    return _parsed(text, jsonl=path.suffix == ".jsonl", name=str(path))
+    return _parsed(text, jsonl=path.suffix.lower() == ".jsonl", name=str(path))
 
 
 def as_prompts(prompts: str | Path | Iterable[str]) -> list[str]:

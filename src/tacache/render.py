@@ -12,11 +12,16 @@ from tacache.profile import Profile
 # A braille cell holds four dots above each other: one column a step, four levels a row.
 DOTS = "⠁⠂⠄⡀"
 ANCHOR, SKIP = "█", "·"
-ROWS = 6
+ROWS, COLUMNS = 6, 64
 
 
 def curve(values: Sequence[float], title: str) -> Text:
-    """One dot a step, between the smallest and the largest value, which stand on the left."""
+    """One dot a step, between the smallest and the largest value, which stand on the left.
+
+    Where there are more steps than columns, one dot for the mean of neighbouring steps.
+    """
+    group = -(-len(values) // COLUMNS)
+    values = [_mean(values[i : i + group]) for i in range(0, len(values), group)]
     low, high = min(values), max(values)
     span = (high - low) or 1.0
     levels = len(DOTS) * ROWS - 1
@@ -83,7 +88,7 @@ def _facts(*rows: tuple[str, str]) -> Table:
     table.add_column(style="dim")
     table.add_column()
     for name, value in rows:
-        table.add_row(name, value)
+        table.add_row(name, Text(value))  # names of models are no markup
     return table
 
 

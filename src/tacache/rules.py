@@ -1,18 +1,17 @@
 """How a skipped velocity is rebuilt from evaluated ones, as pure functions.
 
 `init_direction`, `realign` and `advance` are the paper's TASU, equation by equation. They never
-leave the plane of two vectors, so the same recursion is also a turn by known angles (`Arc`): after
+leave the plane of two vectors, so the same recursion also runs on coordinates in it (`Arc`): after
 one preparation per interval a skipped step is a single weighted sum of two stored tensors.
 """
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tacache.decomposition import divide, dot, norm, orthogonal_part, working_dtype
+from tacache.decomposition import divide, norm, orthogonal_part, share, working_dtype
 
 # rule -> which of the profile's two indicators it uses (magnitude, direction)
 PROFILE_RULES = {
@@ -60,35 +59,32 @@ def weighted_sum(velocities: Sequence[Tensor], weights: Sequence[float]) -> Tens
 
 
 class Arc(NamedTuple):
-    """A TASU interval as an arc in the plane of its anchor velocity `v` and its direction p.
+    """A TASU interval as a path in the plane of its anchor velocity `v` and its direction p.
 
-    With w the part of p orthogonal to v, scaled to |v|, every reconstruction is
-    length * (cos(angle) v + sin(angle) w). In this plane eq. 12 is the unit normal of the current
-    velocity on p's side, so eq. 13 turns by atan(d / exp(k dt)) towards p, which stands at
-    `limit`, and stretches by hypot(exp(k dt), d). A sample without a direction has w = 0 and
-    angle = limit: it never turns, and only exp(k dt) remains.
+    With w the part of p orthogonal to v, scaled to |v|, every reconstruction is along * v +
+    across * w. Turned by a right angle it is -across * v + along * w, of the same norm; eq. 12 is
+    that direction, or its opposite where p lies on the other side. So eq. 13 only changes the two
+    numbers of each sample. A sample without a direction has p = 0 and no side: it only grows.
     """
 
     v: Tensor
     w: Tensor
-    length: Tensor
-    angle: Tensor
-    limit: Tensor
+    along: Tensor
+    across: Tensor
+    p_along: Tensor
+    p_across: Tensor
 
     def advance(self, growth: float, turn: float) -> "Arc":
         """The next point of the recursion (eq. 12-13), without touching the tensors v and w."""
-        side = torch.sign(self.limit - self.angle)
-        stretch = growth + side.abs() * (math.hypot(growth, turn) - growth)
+        side = torch.addcmul(self.along * self.p_across, self.across, self.p_along, value=-1).sign()
         return self._replace(
-            length=self.length * stretch,
-            angle=self.angle + side * math.atan2(turn, growth),
+            along=torch.addcmul(growth * self.along, side, self.across, value=-turn),
+            across=torch.addcmul(growth * self.across, side, self.along, value=turn),
         )
 
     def velocity(self) -> Tensor:
         """The reconstructed velocity at the current point, in working precision."""
-        along = self.length * torch.cos(self.angle)
-        across = self.length * torch.sin(self.angle)
-        return (along * self.v).addcmul_(across, self.w)
+        return (self.along * self.v).addcmul_(self.across, self.w)
 
 
 def start_arc(v: Tensor, v_previous: Tensor | None) -> Arc:
@@ -96,8 +92,7 @@ def start_arc(v: Tensor, v_previous: Tensor | None) -> Arc:
     size = norm(v)
     one, zero = torch.ones_like(size), torch.zeros_like(size)
     if v_previous is None:
-        return Arc(v, torch.zeros_like(v, dtype=size.dtype), one, zero, zero)
+        return Arc(v, torch.zeros_like(v, dtype=size.dtype), one, zero, zero, zero)
     p = init_direction(v, v_previous)
-    u = realign(p, v)
-    limit = torch.atan2(dot(p, u), divide(dot(p, v), size))
-    return Arc(v, u.mul_(size), one, zero, torch.where(norm(u) > 0, limit, zero))
+    w = realign(p, v).mul_(size)
+    return Arc(v, w, one, zero, share(p, along=v), share(p, along=w))

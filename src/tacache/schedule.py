@@ -15,6 +15,8 @@ from tacache.errors import PlanError
 # Candidate thresholds times steps: keeps the search below about a second for any grid. Up to a
 # hundred steps every window sum is a candidate and the search is exhaustive.
 SEARCH_SIZE = 120_000
+# The longest interval, H_max in the paper's experiments.
+MAX_SKIP = 12
 
 
 Floats = NDArray[np.float64]
@@ -35,7 +37,7 @@ def interval_table(
     *,
     tau_k: float,
     tau_d: float,
-    max_skip: int = 12,
+    max_skip: int = MAX_SKIP,
     breaks: Sequence[int] = (),
 ) -> tuple[int, ...]:
     """h_n of every step (eq. 6-8): the longest interval that may start at n, at least 1.
@@ -44,7 +46,7 @@ def interval_table(
     own has length one.
     """
     check_limits(tau_k=tau_k, tau_d=tau_d, max_skip=max_skip)
-    limits = _limits(len(direction), max_skip, breaks)
+    limits = longest_intervals(len(direction), max_skip, breaks)
     by_magnitude = _longest(_window_sums(magnitude, limits), tau_k)
     by_direction = _longest(_window_sums(direction, limits), tau_d)
     return tuple(int(h) for h in np.minimum(by_magnitude, by_direction))
@@ -64,7 +66,7 @@ def schedule_for(
     direction: Sequence[float],
     *,
     evaluations: int,
-    max_skip: int = 12,
+    max_skip: int = MAX_SKIP,
     ratio: float | None = None,
     breaks: Sequence[int] = (),
 ) -> Schedule:
@@ -76,8 +78,8 @@ def schedule_for(
     """
     check_limits(max_skip=max_skip, ratio=ratio)
     steps = len(direction)
-    limits = _limits(steps, max_skip, breaks)
-    fewest = len(walk(limits.tolist()))
+    limits = longest_intervals(steps, max_skip, breaks)
+    fewest = len(walk(limits))
     if not fewest <= evaluations <= steps:
         raise PlanError(
             f"{evaluations} evaluations are impossible: {steps} steps with max_skip={max_skip} "
@@ -86,6 +88,12 @@ def schedule_for(
         )
     best = _best_pair(magnitude, direction, evaluations, limits, ratio)
     return best._replace(anchors=split_widest(best.anchors, direction, evaluations))
+
+
+def longest_intervals(steps: int, max_skip: int, breaks: Sequence[int] = ()) -> list[int]:
+    """The longest interval that any thresholds allow from each step, within parts."""
+    ends = [min(b for b in (*breaks, steps) if b > n) for n in range(steps)]
+    return [1 if n in breaks else min(max_skip, end - n) for n, end in enumerate(ends)]
 
 
 def split_widest(
@@ -124,18 +132,10 @@ def check_limits(
         raise PlanError(f"max_skip is at least 1 (no step is skipped), not {max_skip}")
 
 
-def _limits(steps: int, max_skip: int, breaks: Sequence[int]) -> Integers:
-    """The longest interval that any thresholds allow from each step, within parts."""
-    ends = np.array([min(b for b in (*breaks, steps) if b > n) for n in range(steps)])
-    limits: Integers = np.minimum(max_skip, ends - np.arange(steps))
-    limits[list(breaks)] = 1
-    return limits
-
-
-def _window_sums(variation: Sequence[float], limits: Integers) -> Floats:
+def _window_sums(variation: Sequence[float], limits: Sequence[int]) -> Floats:
     """Row n, column h - 1: the variation of the h steps from n; infinite beyond its limit."""
     z, steps = np.asarray(variation, float), len(variation)
-    sums = np.full((steps, int(limits.max())), np.inf)
+    sums = np.full((steps, max(limits)), np.inf)
     for n, limit in enumerate(limits):
         sums[n, :limit] = np.cumsum(z[n : n + limit])
     return sums
@@ -167,7 +167,7 @@ def _best_pair(
     magnitude: Sequence[float],
     direction: Sequence[float],
     evaluations: int,
-    limits: Integers,
+    limits: Sequence[int],
     ratio: float | None,
 ) -> Schedule:
     """The pair with the most anchors up to the budget, then the least cost, then the tightest."""

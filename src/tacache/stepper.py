@@ -72,14 +72,14 @@ class Stepper:
         if len(weights) > len(self._history):  # the history was dropped: reuse until it is back
             weights = (1.0,)
         self._average = weighted_sum(self._history[: len(weights)], weights).to(v.dtype)
-        return self._average
+        return self._average.clone()
 
     def _skip(self, x: Tensor) -> Tensor:
         latest = check_velocity(self._history[0], x)
         if self._average is not None:
-            return self._average
+            return self._average.clone()
         if self.plan.rule == "reuse":
-            return latest
+            return latest.clone()
         growth, turn = self.plan.update(self.step - 1)
         self._arc = (self._arc or self._start_arc()).advance(growth, turn)
         return self._arc.velocity().to(latest.dtype)

@@ -29,15 +29,22 @@ def batches(
         raise HostError(f"batch_size is at least 1, not {batch_size}")
     condition = dict(condition or {})
     for name, values in condition.items():
-        if not hasattr(values, "__len__") or len(values) != len(noise):
-            found = f"{len(values)}" if hasattr(values, "__len__") else "no length"
+        if _length(values) != len(noise):
             raise HostError(
-                f"condition {name!r} must have one entry a sample, {len(noise)}; it has {found}"
+                f"condition {name!r} must have one entry a sample, {len(noise)}; "
+                f"it has {_length(values) or 'no length'}"
             )
     size = batch_size or len(noise)
     for start in range(0, len(noise), size):
         chosen = slice(start, start + size)
         yield Batch(noise[chosen], {name: values[chosen] for name, values in condition.items()})
+
+
+def _length(values: Any) -> int | None:
+    try:
+        return len(values)
+    except TypeError:
+        return None
 
 
 def check_noise(noise: Tensor) -> None:
@@ -49,7 +56,9 @@ def check_noise(noise: Tensor) -> None:
 
 
 def check_velocity(v: Tensor, x: Tensor) -> Tensor:
-    """`v`, if it has the shape of the state it was evaluated at."""
+    """`v`, if it is a tensor with the shape of the state it was evaluated at."""
+    if not isinstance(v, Tensor):
+        raise HostError(f"the velocity must be a tensor, not {type(v).__name__}: unpack it first")
     if v.shape != x.shape:
         raise HostError(f"the velocity has shape {tuple(v.shape)}, but the state {tuple(x.shape)}")
     return v

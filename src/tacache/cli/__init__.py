@@ -2,7 +2,9 @@
 
 import os
 import sys
-from typing import Annotated, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -13,6 +15,9 @@ from tacache.cli.models import calibrate, generate
 from tacache.cli.plans import plan, show
 from tacache.errors import TACacheError
 
+# The base of what typer raises on wrong options; it is not among typer's public names.
+UsageError: Any = typer.BadParameter.__mro__[1]
+
 # missing module -> the extra that brings it
 EXTRAS = {"diffusers": "diffusers", "transformers": "diffusers", "PIL": "diffusers"}
 
@@ -20,22 +25,42 @@ EXTRAS = {"diffusers": "diffusers", "transformers": "diffusers", "PIL": "diffuse
 class Commands(TyperGroup):
     """Ends on a user's error with one line and exit code 2."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Read the options before the command."""
+        with one_line_errors():
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        try:
+        """Read the command's own options and run it."""
+        with one_line_errors():
             return super().invoke(ctx)
-        except BrokenPipeError:  # the reader, such as `head`, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(1) from None
-        except (TACacheError, OSError) as error:
-            print(f"tacache: {error}", file=sys.stderr)
-            raise typer.Exit(2) from error
-        except ModuleNotFoundError as error:
-            if not str(error.name).startswith(tuple(EXTRAS)):
-                raise
-            extra = EXTRAS[str(error.name).partition(".")[0]]
-            print(f"tacache: this needs: pip install 'tacache[{extra}]'", file=sys.stderr)
-            raise typer.Exit(2) from error
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Say what the user did wrong in one line on standard error, and exit with 2."""
+    try:
+        yield
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        fail(error.format_message())
+    except (TACacheError, OSError) as error:
+        fail(str(error))
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get(str(error.name).partition(".")[0])
+        if extra is None:
+            raise
+        fail(f"this needs: pip install 'tacache[{extra}]'")
+
+
+def fail(message: str) -> NoReturn:
+    """End with one line and exit code 2."""
+    print(f"tacache: {' '.join(message.split())}", file=sys.stderr)
+    raise typer.Exit(2)
 
 
 app = typer.Typer(

@@ -11,6 +11,7 @@ from tacache.cli.options import Json, print_json
 from tacache.demo import Demo, run_demo
 from tacache.plan import Plan
 from tacache.render import plan_view
+from tacache.schedule import MAX_SKIP, walk
 
 
 def demo(
@@ -23,7 +24,8 @@ def demo(
 
     [bold]Example[/bold]: tacache demo --out demo
     """
-    budgets = [steps * share // 50 for share in (25, 17, 13, 10, 7)]
+    fewest = len(walk([MAX_SKIP] * steps))
+    budgets = sorted({max(fewest, steps * share // 50) for share in (25, 17, 13, 10, 7)})[::-1]
     result = run_demo(out, steps=steps, budgets=budgets, seed=seed, progress=not as_json)
     if as_json:
         print_json(result.model_dump())
@@ -32,7 +34,7 @@ def demo(
     console.print(_demo_table(result))
     middle = Plan.load(result.plans[len(result.plans) // 2])
     console.print(plan_view(middle))
-    console.print(f"Files are in {out}/; next: tacache show {result.profile}", highlight=False)
+    print(f"Files are in {out}/; next: tacache show {result.profile}")
 
 
 def _demo_table(result: Demo) -> Table:

@@ -124,8 +124,8 @@ def generate(
 
     tacache generate ./my-model --plan m.plan.json --prompts test --compare -o compared
     """
+    from tacache.diffusers.fingerprint import check_host
     from tacache.diffusers.generation import Request, warm_up
-    from tacache.diffusers.host import check_host
     from tacache.diffusers.loading import Loading, load_pipeline
 
     texts = [*(prompt or []), *(read_prompts(prompts) if prompts else [])]

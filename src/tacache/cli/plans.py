@@ -13,6 +13,7 @@ from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
 from tacache.render import plan_view, profile_view
 from tacache.rules import PROFILE_RULES
+from tacache.schedule import MAX_SKIP
 
 
 def plan(
@@ -26,7 +27,7 @@ def plan(
     tau_k: Annotated[float | None, typer.Option(help="Magnitude threshold, with --tau-d.")] = None,
     tau_d: Annotated[float | None, typer.Option(help="Direction threshold, with --tau-k.")] = None,
     ratio: Annotated[float | None, typer.Option(help="Keep tau_d = RATIO * tau_k.")] = None,
-    max_skip: Annotated[int, typer.Option(help="Longest interval, the paper's H_max.")] = 12,
+    max_skip: Annotated[int, typer.Option(help="Longest interval, the paper's H_max.")] = MAX_SKIP,
     rule: Annotated[str, typer.Option(help=f"One of {', '.join(PROFILE_RULES)}.")] = "tasu",
     as_json: Json = False,
 ) -> None:
@@ -80,16 +81,14 @@ def _load_any(path: Path) -> Profile | Plan:
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
         content = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise TACacheError(f"{path} is not JSON ({error}): give a profile or a plan") from error
-    formats: dict[Any, type[Profile] | type[Plan]] = {
-        Profile.FORMAT: Profile,
-        Plan.FORMAT: Plan,
-    }
     found = content.get("format") if isinstance(content, dict) else None
-    if found not in formats:
-        raise TACacheError(f"{path} is neither a profile nor a plan: its format is {found!r}")
-    return formats[found].from_json(text, name=str(path))
+    if found == Profile.FORMAT:
+        return Profile.from_json(text, name=str(path))
+    if found == Plan.FORMAT:
+        return Plan.from_json(text, name=str(path))
+    raise TACacheError(f"{path} is neither a profile nor a plan: its format is {found!r}")
 
 
 def _plan_path(profile: Path) -> Path:

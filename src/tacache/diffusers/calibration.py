@@ -15,8 +15,9 @@ from torch import Tensor
 
 from tacache.decomposition import indicators
 from tacache.diffusers.calls import run_breaks
+from tacache.diffusers.fingerprint import describe
 from tacache.diffusers.flow import run_times
-from tacache.diffusers.host import describe, plain_scheduler
+from tacache.diffusers.host import plain_scheduler
 from tacache.diffusers.processes import Processes
 from tacache.diffusers.runs import Run, check_call_names, plan_runs, run_arguments
 from tacache.errors import HostError, ProfileError
@@ -180,6 +181,7 @@ def _measure_run(
     v = recorder.trajectories[0].latest
     host = describe(
         pipe,
+        plain_scheduler(pipe),
         call,
         latent_shape=tuple(v.shape[1:]),
         dtype=str(v.dtype).removeprefix("torch."),
@@ -203,6 +205,6 @@ def _latents_only(pipe: Any, call: dict[str, Any]) -> dict[str, Any]:
 
 def _job_key(pipe: Any, runs: Sequence[Run], call: dict[str, Any]) -> str:
     """A hash of everything the runs depend on, so that files of different jobs do not mix."""
-    host = describe(pipe, call, (), "", None)
+    host = describe(pipe, plain_scheduler(pipe), call)
     content = [host.model_dump(mode="json"), [list(run) for run in runs]]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

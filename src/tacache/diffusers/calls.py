@@ -6,6 +6,7 @@ of the pipeline's `__call__`, which is what calls `set_timesteps`. Nothing is wr
 
 import inspect
 import logging
+import math
 import types
 from typing import Any
 
@@ -36,18 +37,36 @@ def run_breaks(pipeline: Any, call: dict[str, Any]) -> tuple[float, ...]:
     breaks = []
     boundary = getattr(pipeline, "config", {}).get("boundary_ratio")
     if boundary is not None and getattr(pipeline, "transformer_2", None) is not None:
-        breaks.append(float(boundary))  # Wan 2.2: steps below it run the second expert
+        breaks.append(_boundary_level(pipeline.scheduler, boundary))
     truncation = call.get("cfg_truncation")
     if truncation is not None and 0 < truncation < 1:  # ZImage: guidance ends at 1 - t > truncation
         breaks.append(1 - float(truncation))
     return tuple(sorted(breaks, reverse=True))
 
 
+def _boundary_level(scheduler: Any, ratio: float) -> float:
+    """Wan 2.2: timesteps below `ratio` of all run the second expert; some are cut to integers."""
+    timesteps = scheduler.config.num_train_timesteps
+    boundary = ratio * timesteps
+    whole = not scheduler.timesteps.is_floating_point()
+    return float((math.ceil(boundary) if whole else boundary) / timesteps)
+
+
+def can_start_midway(pipeline: Any) -> bool:
+    """Whether the pipeline mixes a picture with noise at a level that `strength` sets."""
+    names = inspect.signature(type(pipeline).__call__).parameters
+    return (
+        "strength" in names
+        and "denoise_strength" not in names  # there `strength` is that of a condition
+        and hasattr(pipeline, "get_timesteps")
+    )
+
+
 def start_step(pipeline: Any, steps: int, strength: float | None) -> int:
     """The step a run of this strength starts at, rounded as the pipeline rounds it."""
     if strength is None:
         return 0
-    if hasattr(pipeline, "get_timesteps"):
+    if pipeline is not None:
         return _start_of(type(pipeline), steps, strength)
     return int(max(steps - min(steps * strength, steps), 0))
 
@@ -71,17 +90,24 @@ def _start_of(pipeline_class: Any, steps: int, strength: float) -> int:
     return steps - len(timesteps)
 
 
-def check_call(pipeline: Any, call: dict[str, Any], plan: Plan) -> None:
+def check_call(
+    pipeline: Any, call: dict[str, Any], plan: Plan, strength: float | None = None
+) -> None:
     """Stop where the pipeline counts something in loop iterations, which are fewer now."""
-    if plan.evaluations == plan.steps:
+    if plan.evaluations == plan.steps and strength is None:
         return
     name = type(pipeline).__name__
-    strength = call.get("strength")
-    if isinstance(strength, float | int) and strength < 1:
+    argument = "denoise_strength" if "denoise_strength" in call else "strength"
+    asked = call.get(argument)
+    if isinstance(asked, float | int) and asked < 1:
+        remedy = (
+            f"apply(pipe, plan, strength={asked:g}) starts the plan at that noise level; then call "
+            "the pipeline with strength=1.0"
+            if argument == "strength"
+            else "this pipeline cannot be started midway under a plan"
+        )
         raise HostError(
-            f"{name} was called with strength={strength:g}, which it would count in anchors: "
-            f"apply(pipe, plan, strength={strength:g}) starts the plan at that noise level; then "
-            "call the pipeline with strength=1.0"
+            f"{name} was called with {argument}={asked:g}, counted in its own steps: {remedy}"
         )
     for argument, neutral in _COUNTED.items():
         value = call.get(argument, neutral)

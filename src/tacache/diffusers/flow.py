@@ -23,20 +23,20 @@ def run_times(scheduler: Any) -> tuple[float, ...]:
     sigmas = scheduler.sigmas.tolist()
     if scheduler.config.get("invert_sigmas"):  # Mochi counts from data to noise
         sigmas = [1 - sigma for sigma in sigmas]
+    if len(sigmas) > 1 and sigmas[-1] == sigmas[-2] > 0:
+        sigmas[-1] = 0.0  # DEIS and others stay at their last level; no later step needs its length
     return as_times(sigmas)
 
 
 def _refusal(scheduler: Any) -> str | None:
-    name, config = type(scheduler).__name__, scheduler.config
-    if name in STOCHASTIC or config.get("stochastic_sampling"):
+    names, config = {base.__name__ for base in type(scheduler).__mro__}, scheduler.config
+    if names & STOCHASTIC or config.get("stochastic_sampling"):
         return "it draws new noise at each step, so a step cannot be rebuilt from earlier ones"
     if str(config.get("algorithm_type", "")).startswith("sde"):
         return f"its algorithm {config['algorithm_type']!r} draws new noise at each step"
     if getattr(scheduler, "order", 1) != 1:
         return f"it evaluates the model {scheduler.order} times a step"
-    euler = name.removeprefix("Plan").startswith("FlowMatchEuler") or any(
-        base.__name__ == "FlowMatchEulerDiscreteScheduler" for base in type(scheduler).__mro__
-    )
+    euler = "FlowMatchEulerDiscreteScheduler" in names
     multistep = config.get("use_flow_sigmas") and config.get("prediction_type") == "flow_prediction"
     if not (euler or multistep):
         return (

@@ -1,18 +1,16 @@
-"""Putting a plan into a pipeline, taking it out again, and knowing whom it was made for."""
+"""Putting a plan into a pipeline, and taking it out again."""
 
 import json
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tacache.diffusers.calls import can_start_midway
+from tacache.diffusers.fingerprint import check_host
 from tacache.diffusers.flow import check_flow_scheduler
 from tacache.diffusers.schedulers import FollowsPlan, parent_class, plan_scheduler
 from tacache.errors import HostError
 from tacache.plan import Plan
-from tacache.profile import Host
-
-logger = logging.getLogger("tacache.diffusers")
 
 REFUSED_PIPELINES = {
     "VisualClozePipeline": "its inner pipelines hold the scheduler",
@@ -31,6 +29,8 @@ def apply(pipe: Any, plan: Plan, *, strength: float | None = None) -> None:
         raise HostError(f"strength is a number above 0 and up to 1, not {strength}")
     plain = plain_scheduler(pipe)
     check_host(pipe, plan)
+    if strength is not None and not can_start_midway(pipe):
+        raise HostError(f"{type(pipe).__name__} starts from noise alone: it has no strength to set")
     carrier: Any = plan_scheduler(plain.__class__)
     scheduler = carrier.from_config(
         plain.config, plan=json.loads(plan.to_json()), strength=strength
@@ -77,65 +77,3 @@ def plain_scheduler(pipe: Any) -> Any:
         return plain.from_config(config)
     check_flow_scheduler(scheduler)
     return scheduler
-
-
-def check_host(pipe: Any, plan: Plan) -> None:
-    """Another architecture is an error; another model of the same one, a fine-tune, a warning."""
-    known, found = plan.host, denoiser_name(pipe)
-    if known.denoiser is not None and known.denoiser != found:
-        raise HostError(
-            f"the plan was made for {known.denoiser}, this pipeline runs {found}: calibrate it"
-        )
-    model = model_name(pipe)
-    if known.model is not None and model is not None and known.model != model:
-        logger.warning(
-            "the plan was made for %s, this is %s: fine for a fine-tune, else calibrate it",
-            known.model, model,
-        )  # fmt: skip
-
-
-def denoiser_name(pipe: Any) -> str | None:
-    """The class of the network that gives the velocity."""
-    for component in ("transformer", "unet", "prior"):
-        network = getattr(pipe, component, None)
-        if network is not None:
-            return type(getattr(network, "_orig_mod", network)).__name__
-    return None
-
-
-def model_name(pipe: Any) -> str | None:
-    """The model's id or folder, as `from_pretrained` was given it."""
-    name = getattr(pipe, "config", {}).get("_name_or_path")
-    return str(name) if name else None
-
-
-def describe(
-    pipe: Any, call: dict[str, Any], latent_shape: tuple[int, ...], dtype: str, prompts: str | None
-) -> Host:
-    """The fingerprint of a calibration run."""
-    scheduler = plain_scheduler(pipe)
-    return Host(
-        kind="diffusers",
-        pipeline=type(pipe).__name__,
-        model=model_name(pipe),
-        denoiser=denoiser_name(pipe),
-        scheduler=type(scheduler).__name__,
-        scheduler_config=_jsonable(dict(scheduler.config)),
-        latent_shape=latent_shape,
-        dtype=dtype,
-        call=_jsonable(call),
-        prompts_sha256=prompts,
-    )
-
-
-def _jsonable(values: dict[str, Any]) -> dict[str, Any]:
-    """The plain values among `values`: numbers, strings and lists of them, no private names."""
-    kept = {}
-    for name, value in values.items():
-        if name.startswith("_"):
-            continue
-        try:
-            kept[name] = json.loads(json.dumps(value, allow_nan=False))
-        except (TypeError, ValueError):
-            continue  # pictures, tensors and callbacks are not for a file
-    return kept

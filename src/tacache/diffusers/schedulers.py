@@ -5,6 +5,7 @@ only. `step` advances from one anchor to the next with the parent's own step, gi
 grid meanwhile. The pipeline simply loops fewer times.
 """
 
+import copy
 import functools
 import inspect
 import json
@@ -21,6 +22,7 @@ from diffusers import SchedulerMixin
 from torch import Tensor
 
 from tacache.diffusers.calls import calling_pipeline, check_call, run_breaks, start_step
+from tacache.diffusers.fingerprint import check_architecture
 from tacache.diffusers.flow import check_flow_scheduler, run_times
 from tacache.errors import HostError
 from tacache.plan import Plan, from_step, replan, with_breaks
@@ -51,31 +53,48 @@ class FollowsPlan:
     _step_index: int | None
     _begin_index: int | None
 
+    # Set before the parent's __init__, which may prepare a run already.
+    plan: Plan | None = None
+    strength: float | None = None
+    _stepper: Stepper | None = None
+    _is_copy = False
+
     def _load_plan(self, plan: dict[str, Any] | None, strength: float | None) -> None:
         """Take the plan out of the configuration; without one the scheduler acts as its parent."""
         check_flow_scheduler(self)
         self.plan = None if plan is None else Plan.from_json(json.dumps(plan), "the plan")
         self.strength = strength
-        self._stepper: Stepper | None = None
 
     def _begin_run(self) -> None:
         """Fit the plan to the grid that was just built, and show the pipeline its anchors."""
         if self.plan is None:
             return
         pipeline, call = calling_pipeline(self)
+        if pipeline is not None:
+            check_architecture(pipeline, self.plan)
         times = run_times(self)
-        check_call(pipeline, call, self.plan)
+        check_call(pipeline, call, self.plan, self.strength)
         start = start_step(pipeline, len(times) - 1, self.strength)
         plan = fit_to_run(self.plan, times, start)
-        plan = with_breaks(plan, run_breaks(pipeline, call) or plan.breaks)
+        plan = with_parts(plan, run_breaks(pipeline, call))
+        self._has_noise = start == 0
         self._stepper, self._start = Stepper(plan), start
-        # A copy that steps something else beside the latents (LTX2's audio) has no such pipeline.
-        self._steps_latents = pipeline is not None
+        # A copy of a pipeline's scheduler may step something beside the latents (LTX2's audio).
+        self._steps_latents = pipeline is not None or not self._is_copy
         self._full = FullGrid(self.timesteps, self.sigmas)
         anchors = [start + n for n in plan.anchors]
         self.timesteps = self._full.timesteps[anchors]
         self.sigmas = self._full.sigmas[[*anchors, len(times) - 1]]
         self.num_inference_steps = len(anchors)
+        self._sigmas_version = self.sigmas._version
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy with a run of its own."""
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        copied._is_copy = True
+        return copied
 
     @property
     def run_plan(self) -> Plan | None:
@@ -130,6 +149,12 @@ class FollowsPlan:
             )
         if stepper.step != 0:
             return
+        if not self._has_noise:
+            raise HostError(
+                "the pipeline did not mix the picture with noise at the plan's start (strength=1.0 "
+                "means noise alone to it): it cannot be started midway under a plan"
+            )
+        self._follow_edits()
         if self._steps_latents:
             check_latent_shape(stepper.plan, tuple(x.shape[1:]))
         # Where the pipeline did not say where it begins, look once, as the parent would.
@@ -138,6 +163,13 @@ class FollowsPlan:
                 f"the pipeline starts at timestep {float(timestep):g}, the plan at "
                 f"{float(self.timesteps[0]):g}: apply(pipe, plan, strength=...) sets the start"
             )
+
+    def _follow_edits(self) -> None:
+        """Cosmos 2 writes its last noise level after `set_timesteps`: so does the full grid."""
+        if self.sigmas._version == self._sigmas_version:
+            return
+        stays = len(self.sigmas) > 1 and bool(self.sigmas[-1] == self.sigmas[-2])
+        self._full.sigmas[-1] = self._full.sigmas[-2] if stays else self.sigmas[-1]
 
 
 def fit_to_run(plan: Plan, times: tuple[float, ...], start: int = 0) -> Plan:
@@ -166,6 +198,18 @@ def fit_to_run(plan: Plan, times: tuple[float, ...], start: int = 0) -> Plan:
         )  # fmt: skip
         plan = Plan.model_validate({**plan.model_dump(), "times": times})
     return from_step(plan, start) if start else plan
+
+
+def with_parts(plan: Plan, breaks: tuple[float, ...]) -> Plan:
+    """The plan with an anchor where this run changes its expert or guidance."""
+    if not breaks or breaks == plan.breaks:
+        return plan
+    changed = with_breaks(plan, breaks)
+    logger.warning(
+        "this run changes its expert or guidance at noise levels %s, which the plan does not know: "
+        "anchors added, %d evaluations", ", ".join(f"{b:g}" for b in breaks), changed.evaluations,
+    )  # fmt: skip
+    return changed
 
 
 def check_latent_shape(plan: Plan, shape: tuple[int, ...]) -> None:
@@ -200,7 +244,6 @@ def plan_scheduler(parent: type) -> type:
         strength: float | None = None,
         **kwargs: Any,
     ) -> None:
-        self._stepper = None
         plain_init(self, *args, **kwargs)
         self.register_to_config(plan=plan, strength=strength)
         self._load_plan(plan, strength)
@@ -214,6 +257,14 @@ def plan_scheduler(parent: type) -> type:
     def set_begin_index(self: Any, begin_index: int = 0) -> None:
         self._check_begin(begin_index)
         plain.set_begin_index(self, begin_index)
+
+    def noticing(method: Any) -> Any:
+        @functools.wraps(method)
+        def noticed(self: Any, *args: Any, **kwargs: Any) -> Any:
+            self._has_noise = True
+            return method(self, *args, **kwargs)
+
+        return noticed
 
     @functools.wraps(plain_step)
     def step(
@@ -229,6 +280,9 @@ def plan_scheduler(parent: type) -> type:
         "set_begin_index": set_begin_index,
         "step": step,
     }
+    for name in ("scale_noise", "add_noise"):
+        if hasattr(plain, name):
+            members[name] = noticing(getattr(plain, name))
     if not hasattr(parent, "scale_model_input"):  # Bria calls it on every class but the plain one
         members["scale_model_input"] = lambda self, sample, *args, **kwargs: sample
     _add_parameters(__init__, "plan", "strength")

@@ -1,0 +1,81 @@
+"""Whom a plan was made for: a pipeline's fingerprint, and whether another one fits it."""
+
+import json
+import logging
+from typing import Any
+
+from tacache.errors import HostError
+from tacache.plan import Plan
+from tacache.profile import Host
+
+logger = logging.getLogger("tacache.diffusers")
+
+
+def check_host(pipe: Any, plan: Plan) -> None:
+    """Another architecture is an error; another model of the same one, a fine-tune, a warning."""
+    check_architecture(pipe, plan)
+    known, model = plan.host, model_name(pipe)
+    if known.model is not None and model is not None and known.model != model:
+        logger.warning(
+            "the plan was made for %s, this is %s: fine for a fine-tune, else calibrate it",
+            known.model, model,
+        )  # fmt: skip
+
+
+def check_architecture(pipe: Any, plan: Plan) -> None:
+    """A plan for another network is an error."""
+    known, found = plan.host.denoiser, denoiser_name(pipe)
+    if known is not None and known != found:
+        raise HostError(f"the plan was made for {known}, this pipeline runs {found}: calibrate it")
+
+
+def denoiser_name(pipe: Any) -> str | None:
+    """The class of the network that gives the velocity."""
+    for component in ("transformer", "unet", "prior"):
+        network = getattr(pipe, component, None)
+        if network is not None:
+            return type(getattr(network, "_orig_mod", network)).__name__
+    return None
+
+
+def model_name(pipe: Any) -> str | None:
+    """The model's id or folder, as `from_pretrained` was given it."""
+    name = getattr(pipe, "config", {}).get("_name_or_path")
+    return str(name) if name else None
+
+
+def describe(
+    pipe: Any,
+    scheduler: Any,
+    call: dict[str, Any],
+    *,
+    latent_shape: tuple[int, ...] | None = None,
+    dtype: str | None = None,
+    prompts: str | None = None,
+) -> Host:
+    """The fingerprint of a calibration run with the pipeline's own scheduler."""
+    return Host(
+        kind="diffusers",
+        pipeline=type(pipe).__name__,
+        model=model_name(pipe),
+        denoiser=denoiser_name(pipe),
+        scheduler=type(scheduler).__name__,
+        scheduler_config=_jsonable(dict(scheduler.config)),
+        latent_shape=latent_shape,
+        dtype=dtype,
+        call=_jsonable(call),
+        prompts_sha256=prompts,
+    )
+
+
+def _jsonable(values: dict[str, Any]) -> dict[str, Any]:
+    """The plain values among `values`: numbers, strings and lists of them, no private names."""
+    kept = {}
+    for name, value in values.items():
+        if name.startswith("_"):
+            continue
+        try:
+            kept[name] = json.loads(json.dumps(value, allow_nan=False))
+        except (TypeError, ValueError):
+            continue  # pictures, tensors and callbacks are not for a file
+    return kept

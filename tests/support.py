@@ -1,0 +1,73 @@
+"""What several test modules use: small flows, profiles and hypothesis strategies."""
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tacache import Plan, Profile, time_grid
+from tacache.flows import GaussianMixtureFlow, RotatingFlow
+
+SHAPE = (2, 3)
+PROFILE_RULES = ("tasu", "magnitude", "direction", "reuse")
+RULES = (*PROFILE_RULES, "fitted")
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def noise_of(
+    samples: int,
+    shape: tuple[int, ...] = SHAPE,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(samples, *shape, generator=generator, dtype=torch.float64)
+    return drawn.to(device, dtype)
+
+
+def mixture(shape: tuple[int, ...] = SHAPE, device: str = "cpu") -> GaussianMixtureFlow:
+    """Three components: its trajectories turn and change their speed."""
+    means = 1.5 * noise_of(3, shape, seed=100, device=device)
+    return GaussianMixtureFlow(means, [0.3, 0.5, 0.2], [0.5, 0.3, 0.2])
+
+
+def rotating(rate: float = 1.5, growth: float = -0.4) -> RotatingFlow:
+    first, second = torch.linalg.qr(noise_of(6, (2,), seed=7))[0].T
+    return RotatingFlow(first.reshape(SHAPE), second.reshape(SHAPE), rate, growth)
+
+
+def profile_from(magnitude: list[float], direction: list[float], shift: float = 1.0) -> Profile:
+    """A profile of one sample with these numbers, one a step."""
+    zeros = (0.0,) * len(direction)
+    return Profile(
+        times=tuple(time_grid(len(direction), shift)),
+        samples=1,
+        magnitude=tuple(magnitude),
+        magnitude_std=zeros,
+        direction=tuple(direction),
+        direction_std=zeros,
+    )
+
+
+def plan_with(rule: str, profile: Profile, anchors: tuple[int, ...]) -> Plan:
+    """A plan of any rule on these anchors; a fitted one extrapolates a little."""
+    fields = {"rule": rule, "times": profile.times, "anchors": anchors}
+    if rule == "fitted":
+        rows = [(1.0,), (1.25, -0.25), *[(1.5, -0.75, 0.25)] * len(anchors)]
+        return Plan(**fields, weights=tuple(rows[: len(anchors)]))
+    return Plan(**fields, magnitude=profile.magnitude, direction=profile.direction)
+
+
+def euler_run(velocity, x: Tensor, times: tuple[float, ...], **condition) -> Tensor:
+    """Plain Euler (eq. 1), written out."""
+    for n in range(len(times) - 1):
+        x = x - (times[n] - times[n + 1]) * velocity(x, times[n], **condition)
+    return x
+
+
+# Sums of eighths are exact, so that ties happen; any float is the general case.
+variations = st.one_of(
+    st.integers(0, 8).map(lambda n: n / 8),
+    st.floats(0, 2, allow_nan=False, allow_subnormal=False),
+)
+seeds = st.integers(0, 2**31)

@@ -1,0 +1,112 @@
+import os
+from pathlib import Path
+
+import pytest
+from support import profile_from
+
+from tacache import Host, Plan, Profile
+from tacache.files import write_atomically
+
+GOLDEN = Path(__file__).parent / "golden"
+
+PROFILE = Profile(
+    times=(1.0, 0.8571428571428571, 0.6, 0.0),
+    samples=8,
+    magnitude=(-0.125, 0.1, 0.1),
+    magnitude_std=(0.01, 0.0, 0.0),
+    direction=(0.5, 1e-07, 1e-07),
+    direction_std=(0.25, 1e-09, 1e-09),
+    host=Host(
+        kind="diffusers",
+        pipeline="FluxPipeline",
+        model="black-forest-labs/FLUX.1-dev",
+        denoiser="FluxTransformer2DModel",
+        scheduler="FlowMatchEulerDiscreteScheduler",
+        scheduler_config={"shift": 3.0, "use_dynamic_shifting": True},
+        latent_shape=(4096, 64),
+        dtype="bfloat16",
+        call={"guidance_scale": 3.5, "name": "é"},
+        prompts_sha256="ab12",
+    ),
+)
+PLAN = Plan(
+    rule="tasu",
+    times=PROFILE.times,
+    anchors=(0, 1),
+    magnitude=PROFILE.magnitude,
+    direction=PROFILE.direction,
+    tau_k=0.06,
+    tau_d=0.6,
+    max_skip=12,
+    samples=8,
+    host=PROFILE.host,
+)
+FITTED = Plan(
+    rule="fitted",
+    times=PROFILE.times,
+    anchors=(0, 1),
+    weights=((1.0,), (1.25, -0.25)),
+    samples=4,
+    breaks=(0.9,),
+)
+PINNED = {"v1.profile.json": PROFILE, "v1.plan.json": PLAN, "v1.fitted.plan.json": FITTED}
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_files_of_version_1_are_written_byte_for_byte(name, tmp_path):
+    golden = (GOLDEN / name).read_bytes()
+    assert PINNED[name].to_json().encode() == golden
+    assert PINNED[name].save(tmp_path / name).read_bytes() == golden
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_files_of_version_1_are_read(name):
+    loaded = type(PINNED[name]).load(GOLDEN / name)
+    assert loaded == PINNED[name]
+    assert type(loaded) is type(PINNED[name])
+
+
+def test_saving_makes_the_folders_on_the_way(tmp_path):
+    path = PROFILE.save(tmp_path / "a" / "b" / "x.json")
+    assert path.is_file()
+    assert os.listdir(path.parent) == ["x.json"]
+
+
+def test_saving_takes_a_string(tmp_path):
+    assert PROFILE.save(f"{tmp_path}/x.json") == tmp_path / "x.json"
+    assert Profile.load(f"{tmp_path}/x.json") == PROFILE
+
+
+@pytest.mark.parametrize("broken", ["os.fsync", "pathlib.Path.replace"])
+def test_a_failing_write_leaves_the_old_file_whole_and_nothing_else(broken, tmp_path, monkeypatch):
+    path = PROFILE.save(tmp_path / "x.json")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(broken, full)
+    with pytest.raises(OSError, match="No space left"):
+        profile_from([1.0] * 3, [1.0] * 3).save(path)
+    monkeypatch.undo()
+    assert Profile.load(path) == PROFILE
+    assert os.listdir(tmp_path) == ["x.json"]
+
+
+def test_a_write_cut_short_leaves_the_old_file_whole(tmp_path):
+    path = tmp_path / "x.txt"
+    write_atomically(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "new \ud800")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["x.txt"]
+
+
+def test_the_new_text_is_never_seen_half_written(tmp_path, monkeypatch):
+    path = tmp_path / "x.txt"
+    write_atomically(path, "old")
+    seen = []
+    fsync = os.fsync
+    monkeypatch.setattr("os.fsync", lambda fd: (seen.append(path.read_text()), fsync(fd)))
+    write_atomically(path, "new")
+    assert seen == ["old"]
+    assert path.read_text() == "new"

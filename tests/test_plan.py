@@ -1,0 +1,335 @@
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import PROFILE_RULES, profile_from, variations
+
+from tacache import Host, Plan, PlanError, Profile, TACacheError, make_plan, time_grid
+from tacache.plan import from_step, replan, step_variation, with_breaks
+from tacache.schedule import interval_table, walk
+
+TIMES = (1.0, 0.75, 0.5, 0.25, 0.0)
+
+
+def fitted(**changes):
+    fields = {"rule": "fitted", "times": TIMES, "anchors": (0, 2), "weights": ((1.0,), (1.5, -0.5))}
+    return Plan(**{**fields, **changes})
+
+
+def tasu(**changes):
+    fields = {"magnitude": (-1.0, 0.5, 0.0, 0.0), "direction": (0.1, 0.2, 0.3, 0.3)}
+    return Plan(**{"rule": "tasu", "times": TIMES, "anchors": (0, 1, 3), **fields, **changes})
+
+
+# --- making one
+
+
+@pytest.mark.parametrize(
+    ("given_", "message"),
+    [
+        ({}, "give exactly one of tau_k and tau_d, evaluations, speedup: none was given"),
+        ({"tau_k": 0.1}, "thresholds come as a pair: tau_d is missing"),
+        ({"tau_d": 0.1}, "thresholds come as a pair: tau_k is missing"),
+        ({"evaluations": 5, "speedup": 2.0}, "exactly one .*: evaluations, speedup were given"),
+        (
+            {"tau_k": 0.1, "tau_d": 0.1, "evaluations": 5},
+            "exactly one .*: tau_k and tau_d, evaluations were given",
+        ),
+        ({"tau_k": 0.1, "tau_d": 0.1, "speedup": 2.0}, "exactly one of"),
+        ({"tau_k": 0.1, "tau_d": 0.1, "ratio": 10.0}, "ratio goes with evaluations or speedup"),
+        ({"evaluations": 5, "ratio": -1.0}, "ratio .* positive number, not -1.0"),
+        (
+            {"evaluations": 1},
+            "1 evaluations are impossible: 20 steps .* take 3 to 20",
+        ),
+        ({"evaluations": 21}, "21 evaluations are impossible: .* take 3 to 20"),
+        ({"speedup": 20.0}, "1 evaluations are impossible: .* take 3 to 20"),
+        ({"speedup": 0.5}, r"speedup is a number from 1 \(no step skipped\) up, not 0.5"),
+        ({"speedup": math.nan}, "speedup is a number from 1"),
+        ({"speedup": math.inf}, "speedup is a number from 1"),
+        ({"tau_k": -0.1, "tau_d": 0.1}, "tau_k is a finite number from 0 up"),
+        ({"evaluations": 5, "max_skip": 0}, "max_skip is at least 1"),
+        ({"evaluations": 5, "rule": "tazu"}, "unknown rule 'tazu' .*: choose from tasu, magnitude"),
+        ({"evaluations": 5, "rule": "fitted"}, "unknown rule 'fitted' for a profile"),
+    ],
+)
+def test_exactly_one_sound_way_to_choose_the_anchors(profile, given_, message):
+    with pytest.raises(PlanError, match=message):
+        make_plan(profile, **given_)
+
+
+def test_thresholds_lead_to_the_papers_walk(profile):
+    plan = make_plan(profile, tau_k=0.06, tau_d=0.6, max_skip=5)
+    table = interval_table(*step_variation(profile), tau_k=0.06, tau_d=0.6, max_skip=5)
+    assert plan.anchors == walk(table)
+    assert (plan.tau_k, plan.tau_d, plan.max_skip, plan.rule) == (0.06, 0.6, 5, "tasu")
+    assert (plan.times, plan.samples, plan.host) == (profile.times, 6, profile.host)
+    assert (plan.magnitude, plan.direction) == (profile.magnitude, profile.direction)
+
+
+def test_magnitude_varies_by_its_size_times_the_step():
+    varied = step_variation(profile_from([-2.0, 1.0, 1.0, 1.0], [0.1, 0.2, 0.3, 0.3]))
+    assert varied == ((0.5, 0.25, 0.25, 0.25), (0.1, 0.2, 0.3, 0.3))
+
+
+def test_zero_thresholds_evaluate_every_step(profile):
+    assert make_plan(profile, tau_k=0.0, tau_d=0.0).evaluations == profile.steps
+
+
+@given(st.lists(variations, min_size=2, max_size=30), st.floats(1.0, 12.0))
+def test_a_speedup_is_the_floor_of_its_budget(direction, speedup):
+    made = profile_from([0.0] * len(direction), direction)
+    budget = math.floor(made.steps / speedup)
+    if budget < 1 + math.ceil((made.steps - 1) / 12):
+        with pytest.raises(PlanError, match=f"{budget} evaluations are impossible"):
+            make_plan(made, speedup=speedup)
+    else:
+        assert make_plan(made, speedup=speedup).evaluations == budget
+
+
+@pytest.mark.parametrize(("speedup", "budget"), [(4.0, 12), (50 / 13, 13), (1.0, 50), (50 / 7, 7)])
+def test_a_speedup_that_is_a_quotient_gives_its_divisor(speedup, budget):
+    assert make_plan(profile_from([0.1] * 50, [0.1] * 50), speedup=speedup).evaluations == budget
+
+
+@pytest.mark.parametrize("ratio", [None, 10.0])
+def test_every_budget_of_a_measured_profile_is_met(profile, ratio):
+    for budget in range(3, profile.steps + 1):
+        plan = make_plan(profile, evaluations=budget, ratio=ratio)
+        assert plan.evaluations == len(plan.anchors) == budget
+        if ratio is not None:
+            assert plan.tau_d == pytest.approx(ratio * plan.tau_k)
+
+
+@pytest.mark.parametrize("rule", PROFILE_RULES)
+def test_the_rule_does_not_move_the_anchors(profile, rule):
+    plan = make_plan(profile, evaluations=7, rule=rule)
+    assert plan.rule == rule
+    assert plan.anchors == make_plan(profile, evaluations=7).anchors
+
+
+# --- what it states
+
+
+@pytest.mark.parametrize(
+    ("rule", "growth", "turn"),
+    [
+        ("tasu", math.exp(-0.25), 0.1),
+        ("magnitude", math.exp(-0.25), 0.0),
+        ("direction", 1.0, 0.1),
+        ("reuse", 1.0, 0.0),
+    ],
+)
+def test_each_rule_takes_its_own_part_of_the_update(rule, growth, turn):
+    assert tasu(rule=rule).update(0) == (growth, turn)
+
+
+def test_rules_need_only_the_numbers_they_use():
+    assert tasu(rule="magnitude", direction=None).update(0)[1] == 0.0
+    assert tasu(rule="direction", magnitude=None).update(0)[0] == 1.0
+    assert tasu(rule="reuse", direction=None, magnitude=None).update(1) == (1.0, 0.0)
+
+
+def test_the_numbers_of_a_plan_follow_from_its_anchors():
+    plan = tasu()
+    assert (plan.steps, plan.evaluations, plan.speedup) == (4, 3, 4 / 3)
+    assert plan.intervals == (1, 2, 1)
+
+
+@given(st.sets(st.integers(1, 29)))
+def test_intervals_add_up_to_the_steps(later):
+    anchors = (0, *sorted(later))
+    plan = Plan(rule="reuse", times=tuple(time_grid(30)), anchors=anchors)
+    assert sum(plan.intervals) == plan.steps == 30
+    assert len(plan.intervals) == plan.evaluations == len(anchors)
+
+
+def test_the_full_plan_evaluates_every_step():
+    plan = Plan.full(time_grid(7, shift=3.0))
+    assert plan.anchors == tuple(range(7))
+    assert (plan.speedup, plan.times) == (1.0, tuple(time_grid(7, shift=3.0)))
+    with pytest.raises(TACacheError, match="must decrease"):
+        Plan.full([0.0, 1.0])
+
+
+# --- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("anchors", "message"),
+    [
+        ((), r"anchors must begin with step 0, not \[\]"),
+        ((1, 2), r"anchors must begin with step 0, not \[1, 2\]"),
+        ((0, 2, 2), r"anchors must increase and lie within the 4 steps .* not \[0, 2, 2\]"),
+        ((0, 3, 1), "anchors must increase"),
+        ((0, 4), "within the 4 steps"),
+        ((-1, 0), "begin with step 0"),
+    ],
+)
+def test_anchors_start_at_0_and_increase_within_the_steps(anchors, message):
+    with pytest.raises(PlanError, match=message):
+        tasu(anchors=anchors)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weights": None}, "one row of weights an interval, 2; it has none"),
+        ({"weights": ((1.0,),)}, "one row of weights an interval, 2; it has 1 rows"),
+        ({"weights": ((1.0, 0.0), (1.0,))}, "row 0 of weights has 2 numbers; 1 velocities"),
+        ({"weights": ((1.0,), ())}, "row 1 of weights has 0 numbers; 2 velocities"),
+        ({"magnitude": (1.0,)}, "'magnitude' has 1 numbers, but times have 4 steps"),
+    ],
+)
+def test_fitted_weights_fit_the_anchors(changes, message):
+    with pytest.raises(PlanError, match=message):
+        fitted(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"magnitude": None}, "the rule 'tasu' needs 'magnitude', one number a step"),
+        ({"direction": None}, "the rule 'tasu' needs 'direction'"),
+        ({"direction": (0.1,) * 3}, "'direction' has 3 numbers, but times have 4 steps"),
+        ({"direction": (0.1, -0.2, 0, 0)}, "'direction' has a negative number, -0.2"),
+        ({"rule": "reuse", "magnitude": (1.0,)}, "'magnitude' has 1 numbers"),
+        ({"weights": ((1.0,),) * 3}, "only a fitted plan has weights, .* 'tasu'"),
+    ],
+)
+def test_the_numbers_fit_the_rule_and_the_steps(changes, message):
+    with pytest.raises(PlanError, match=message):
+        tasu(**changes)
+
+
+def test_plans_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        tasu().anchors = (0,)
+
+
+# --- files
+
+
+@given(
+    st.lists(variations, min_size=3, max_size=9),
+    st.sampled_from(PROFILE_RULES),
+    st.text("ab/-é", max_size=5),
+)
+def test_saving_and_loading_is_the_identity(tmp_path_factory, direction, rule, model):
+    source = profile_from([-d for d in direction], direction)
+    source = source.model_copy(update={"host": Host(model=model, latent_shape=(2, 3))})
+    path = tmp_path_factory.mktemp("saved") / "x.plan.json"
+    for plan in (
+        make_plan(source, evaluations=3, rule=rule),
+        Plan.full(source.times),
+        fitted(samples=3),
+    ):
+        plan.save(path)
+        assert Plan.load(path) == plan
+        assert Plan.load(path).to_json() == plan.to_json()
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"anchors": [0, 9, 3]}, ["anchors must increase"]),
+        ({"anchors": [0, 1.5]}, ["'anchors.1'", "integer"]),
+        ({"anchor": [0]}, ["unknown field 'anchor'", "meant 'anchors'"]),
+        ({"rule": "magic"}, ["'rule'", "tasu"]),
+        ({"tau_k": -1.0}, ["'tau_k'", "greater than or equal to 0"]),
+        ({"direction": [0.1, math.nan, 0.1, 0.1]}, ["'direction.1'", "finite"]),
+        ({"times": [1.0, 0.5, 0.5, 0.2, 0.0]}, ["times must decrease"]),
+    ],
+)
+def test_a_bad_plan_file_says_what_and_what_to_do(changes, parts):
+    text = json.dumps({**json.loads(tasu().to_json()), **changes})
+    with pytest.raises(PlanError) as caught:
+        Plan.from_json(text, name="bad.plan.json")
+    for part in ("bad.plan.json", *parts, "Make the plan again, or restore the file"):
+        assert part in str(caught.value)
+
+
+def test_a_profile_is_not_a_plan(profile):
+    with pytest.raises(PlanError, match="not a tacache-plan file: its format is 'tacache-profile'"):
+        Plan.from_json(profile.to_json())
+    assert Profile.from_json(profile.to_json()) == profile
+
+
+# --- moved to other grids and parts
+
+
+def test_breaks_are_anchors():
+    assert tasu(breaks=(0.8,)).break_steps == (1,)
+    with pytest.raises(PlanError, match="2"):
+        tasu(breaks=(0.6,))
+
+
+def test_a_profile_with_breaks_gives_a_plan_with_breaks(profile):
+    parted = profile.model_copy(update={"breaks": (profile.times[9],)})
+    for wish in ({"evaluations": 6}, {"tau_k": 9.0, "tau_d": 9.0}):
+        plan = make_plan(parted, **wish)
+        assert plan.breaks == parted.breaks
+        assert {0, 1, 10, 11} <= set(plan.anchors)
+
+
+def test_a_plan_is_made_anew_on_another_grid(profile):
+    plan = make_plan(profile, tau_k=0.3, tau_d=0.4, max_skip=6, rule="direction")
+    times = time_grid(33, shift=2.0)
+    moved = replan(plan, times)
+    expected = make_plan(
+        profile.resample(times), tau_k=0.3, tau_d=0.4, max_skip=6, rule="direction"
+    )
+    assert moved == expected
+    assert replan(plan, plan.times) == plan
+
+
+def test_a_full_plan_is_full_on_any_grid():
+    moved = replan(Plan.full(TIMES).model_copy(update={"host": Host(model="m")}), time_grid(9))
+    assert (moved.evaluations, moved.steps, moved.host.model) == (9, 9, "m")
+
+
+def test_a_plan_without_thresholds_does_not_move():
+    for plan in (fitted(), tasu()):
+        with pytest.raises(PlanError, match=f"a {plan.rule} plan without .*: make one for this"):
+            replan(plan, time_grid(9))
+
+
+def test_breaks_put_in_later_add_their_anchors():
+    plan = with_breaks(tasu(anchors=(0, 3)), [0.8])
+    assert plan.anchors == (0, 1, 2, 3)
+    assert plan.break_steps == (1,)
+    assert with_breaks(plan, [0.8]) is plan
+    parted = with_breaks(fitted(anchors=(0, 3)), [0.8])
+    assert parted.anchors == (0, 1, 2, 3)
+    assert parted.weights == ((1.0,),) * 4  # no row meets the velocities it was fitted on
+
+
+def test_weights_that_meet_their_velocities_outlive_a_break():
+    times = tuple(time_grid(12))
+    rows = ((1.0,), (1.5, -0.5), (1.6, -0.6), (1.7, -0.7), (1.8, -0.8))
+    plan = Plan(rule="fitted", times=times, anchors=(0, 1, 3, 6, 9), weights=rows)
+    parted = with_breaks(plan, [times[4] + 1e-9])
+    assert parted.anchors == (0, 1, 3, 4, 5, 6, 9)
+    # 3 ends sooner now, 4 and 5 are new, 6 met 3; 0, 1 and 9 are as they were.
+    assert parted.weights == (rows[0], rows[1], (1.0,), (1.0,), (1.0,), (1.0,), rows[4])
+
+
+def test_a_split_plan_keeps_its_share_of_evaluations_on_another_grid():
+    times = time_grid(21)
+    even = Profile.from_samples(times, [[0.0]] * 20, [[0.0625]] * 20)
+    plan = make_plan(even, evaluations=10)
+    by_thresholds = make_plan(even, tau_k=plan.tau_k, tau_d=plan.tau_d)
+    assert by_thresholds.evaluations < 10  # only splits reach 10
+    assert replan(plan, times).evaluations == 10
+    assert replan(plan, time_grid(42)).evaluations == 20
+
+
+def test_a_plan_from_a_later_step_starts_without_history():
+    plan = from_step(tasu(anchors=(0, 1, 3)), 1)
+    assert (plan.times, plan.anchors) == (TIMES[1:], (0, 1, 2))
+    assert (plan.magnitude, plan.direction) == ((0.5, 0.0, 0.0), (0.2, 0.3, 0.3))
+    late = from_step(fitted(), 3)
+    assert (late.anchors, late.weights) == ((0,), ((1.0,),))
+    assert from_step(fitted(), 2).weights == ((1.0,), (1.0,))

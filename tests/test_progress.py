@@ -1,0 +1,22 @@
+import sys
+
+from tacache.progress import track
+
+
+def test_without_a_bar_the_items_come_as_they_are(capsys):
+    items = [1, 2]
+    assert track(items, "working", show=False) is items
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_bar_goes_to_standard_error(capsys):
+    assert list(track([1, 2, 3], "working", show=True)) == [1, 2, 3]
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "working" in err
+    assert "100%" in err
+
+
+def test_rich_is_loaded_for_a_bar_only(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.progress", None)  # importing it would fail
+    assert list(track([1], "working", show=False)) == [1]

@@ -1,0 +1,154 @@
+"""What stepping must not do: wait for the device, or hold more than a few latents."""
+
+import gc
+
+import pytest
+import torch
+from support import RULES, SHAPE, mixture, noise_of, plan_with
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tacache import Stepper, sample
+from tacache.rules import start_arc
+
+ANCHORS = (0, 1, 4, 5, 8, 13, 19)
+WAITING = ("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal")
+
+
+class NoWaiting(TorchDispatchMode):
+    """Fails on what makes the host wait for a number from the device."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run `func` unless it waits."""
+        if func._schema.name in WAITING:
+            raise AssertionError(f"{func._schema.name} waits for the device")
+        return func(*args, **(kwargs or {}))
+
+
+class LiveMemory(TorchDispatchMode):
+    """Bytes of tensors made inside the mode and still alive, at most."""
+
+    def __init__(self, at_least: int):
+        super().__init__()
+        self.at_least, self.peak, self.made = at_least, 0, {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run `func` and count what lives after it."""
+        known = {t.untyped_storage()._cdata for t in args if isinstance(t, torch.Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for made in torch.utils._pytree.tree_leaves(result):
+            if isinstance(made, torch.Tensor):
+                storage = made.untyped_storage()
+                if storage._cdata not in known and storage.nbytes() >= self.at_least:
+                    reference = StorageWeakRef(storage)
+                    self.made[reference.cdata] = (reference, storage.nbytes())
+        self.peak = max(self.peak, self.live)
+        return result
+
+    @property
+    def live(self) -> int:
+        """Bytes alive now."""
+        self.made = {key: kept for key, kept in self.made.items() if not kept[0].expired()}
+        return sum(size for _, size in self.made.values())
+
+
+# --- waiting
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda x: x.sum().item(),
+        lambda x: float(x.sum()),
+        lambda x: bool(x.sum() > 0),
+        lambda x: 1 if (x > 0).any() else 0,
+        lambda x: torch.equal(x, x),
+    ],
+    ids=["item", "float", "bool", "if", "equal"],
+)
+def test_the_guard_catches_waiting(wait):
+    with pytest.raises(AssertionError, match="waits for the device"), NoWaiting():
+        wait(torch.ones(3))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_stepping_does_not_wait_for_the_device(rule, dtype, flow, profile):
+    plan, x = plan_with(rule, profile, ANCHORS), noise_of(2, dtype=dtype)
+    stepper = Stepper(plan)
+    with NoWaiting():
+        for t in plan.times[:-1]:
+            stepper.velocity(x, lambda t=t: flow(x, t))
+        result = sample(flow, x, plan)
+    assert result.isfinite().all()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_stepping_needs_no_values_at_all(rule, profile):
+    # Tensors of the meta device have no values: tolist(), numpy() and the like fail on them too.
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        torch.ones(2, device="meta").tolist()
+    x = torch.empty(2, *SHAPE, device="meta")
+    result = sample(lambda x, t: x * t, x, plan_with(rule, profile, ANCHORS))
+    assert (result.shape, result.device.type) == (x.shape, "meta")
+
+
+# --- memory
+
+
+def peak_of_stepping(plan, velocities):
+    """Peak bytes of a stepper's run beyond the two or three velocities it keeps."""
+    size = velocities[0].nbytes
+    stepper, kept = Stepper(plan), 3 if plan.rule == "fitted" else 2
+    with LiveMemory(at_least=size // 2) as memory:
+        for v in velocities:
+            taken = stepper.velocity(v, lambda v=v: v)
+            del taken
+    return memory.peak - kept * size
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layout", ["contiguous", "channels last"])
+def test_stepping_holds_at_most_four_latents_beyond_what_it_keeps(rule, dtype, layout, profile):
+    latent = (3, 8, 16, 16)
+    velocities = [noise_of(*latent[:1], latent[1:], dtype, seed) for seed in range(profile.steps)]
+    if layout == "channels last":
+        velocities = [v.contiguous(memory_format=torch.channels_last) for v in velocities]
+    gc.collect()
+    extra = peak_of_stepping(plan_with(rule, profile, ANCHORS), velocities)
+    assert extra <= 4 * 4 * velocities[0].numel()
+
+
+def test_the_measure_of_memory_can_exceed_four_latents():
+    x = torch.ones(1000)
+    with LiveMemory(at_least=1000) as memory:
+        held = [x + i for i in range(5)]
+        view = held[0].reshape(10, 100)  # a view is no new memory
+        assert memory.live == 5 * x.nbytes
+        held[1].mul_(2)  # nor is writing in place
+        del held, view
+        assert memory.live == 0
+    assert memory.peak == 5 * x.nbytes
+
+
+def test_a_skipped_step_holds_its_result_and_one_direction():
+    v, v_previous = noise_of(1, (4096,), torch.float32), noise_of(1, (4096,), torch.float32, 1)
+    arc = start_arc(v, v_previous)
+    with LiveMemory(at_least=v.nbytes // 2) as memory:
+        for _ in range(5):
+            arc = arc.advance(1.01, 0.1)
+            arc.velocity()
+    assert memory.peak == v.nbytes
+
+
+def test_history_does_not_grow_with_the_steps(profile):
+    flow, x = mixture(), noise_of(2, dtype=torch.float32)
+    for rule in RULES:
+        plan = plan_with(rule, profile, tuple(range(profile.steps)))
+        stepper = Stepper(plan)
+        with LiveMemory(at_least=x.nbytes // 2) as memory:
+            for t in plan.times[:-1]:
+                stepper.velocity(x, lambda t=t: flow(x, t))
+            gc.collect()
+            assert memory.live <= (5 if rule == "fitted" else 2) * x.nbytes
