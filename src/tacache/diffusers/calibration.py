@@ -1,9 +1,7 @@
 """Calibration on a pipeline: full-step runs, seen from inside its scheduler."""
 
 import functools
-import hashlib
 import inspect
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,8 +12,9 @@ import torch
 from torch import Tensor
 
 from tacache.decomposition import indicators
-from tacache.diffusers.calls import run_breaks
-from tacache.diffusers.fingerprint import describe
+from tacache.diffusers.calls import calling_pipeline, run_breaks
+from tacache.diffusers.fingerprint import describe, settings
+from tacache.diffusers.finished import FinishedRuns, job_key
 from tacache.diffusers.flow import run_times
 from tacache.diffusers.host import plain_scheduler
 from tacache.diffusers.processes import Processes
@@ -49,6 +48,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self.trajectories: list[Trajectory] = []
+        self.call: dict[str, Any] = {}
+        self.breaks: tuple[float, ...] = ()
         self._expected = -1
 
     def see(self, scheduler: Any, v: Tensor) -> None:
@@ -57,6 +58,8 @@ class Recorder:
         if step == self._expected:
             self.trajectories[-1].add(v)
         else:
+            pipeline, self.call = calling_pipeline(scheduler)
+            self.breaks = run_breaks(pipeline, self.call)
             self.trajectories.append(Trajectory(run_times(scheduler)[step:], v.clone()))
         self._expected = step + 1
 
@@ -88,8 +91,7 @@ def calibrate(
     plain_scheduler(pipe)  # refuse before the first long run
     runs = plan_runs(texts, list(seeds) if seeds is not None else [0], batch_size)
     call = {"num_inference_steps": num_inference_steps, **call}
-    job = _job_key(pipe, runs, call)
-    finished = FinishedRuns(resume, job)
+    finished = FinishedRuns(resume, job_key(pipe, plain_scheduler(pipe), runs, call))
     processes = Processes.current()
     mine = [i for i in range(len(runs)) if i % processes.count == processes.rank]
     done = {i: profile for i, profile in finished.load().items() if i in mine}
@@ -133,44 +135,6 @@ def recording_scheduler(parent: type) -> Any:
     return type(f"Recording{parent.__name__}", (parent,), {"step": step, "recorder": Recorder()})
 
 
-class FinishedRuns:
-    """Profiles of finished runs in a JSON-lines file, one a line; the first line names the job."""
-
-    def __init__(self, path: str | Path | None, job: str) -> None:
-        self._path, self._job = (None if path is None else Path(path)), job
-
-    def load(self) -> dict[int, Profile]:
-        """The runs that are done; a file of another job is an error, a torn last line is not."""
-        if self._path is None or not self._path.exists():
-            return {}
-        lines = self._path.read_text(encoding="utf-8").splitlines()
-        done = {}
-        for i, line in enumerate(lines):
-            try:
-                entry = json.loads(line)
-            except json.JSONDecodeError as error:
-                if i == len(lines) - 1:  # the kill came while it was being written
-                    break
-                raise ProfileError(f"{self._path}, line {i + 1} is damaged: delete it") from error
-            if entry["job"] != self._job:
-                raise ProfileError(
-                    f"{self._path} holds runs of another calibration: delete it, or give the "
-                    "model, prompts, seeds and arguments it was started with"
-                )
-            done[entry["run"]] = Profile.from_json(json.dumps(entry["profile"]), str(self._path))
-        return done
-
-    def add(self, run: int, profile: Profile) -> None:
-        """Append one finished run."""
-        if self._path is None:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        entry = {"job": self._job, "run": run, "profile": json.loads(profile.to_json())}
-        torn = self._path.exists() and not self._path.read_bytes().endswith(b"\n")
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(("\n" if torn else "") + json.dumps(entry) + "\n")
-
-
 def _measure_run(
     pipe: Any, run: Run, call: dict[str, Any], prompts: Sequence[str] | None
 ) -> Profile:
@@ -182,15 +146,14 @@ def _measure_run(
     host = describe(
         pipe,
         plain_scheduler(pipe),
-        call,
+        call | settings(recorder.call),
         latent_shape=tuple(v.shape[1:]),
         dtype=str(v.dtype).removeprefix("torch."),
         prompts=None if prompts is None else fingerprint(prompts),
     )
-    breaks = run_breaks(pipe, call)
     try:
         return Profile.merge(
-            Profile.from_samples(walk.times, walk.magnitude, walk.direction, host, breaks)
+            Profile.from_samples(walk.times, walk.magnitude, walk.direction, host, recorder.breaks)
             for walk in recorder.trajectories
         )
     except ProfileError as error:
@@ -201,10 +164,3 @@ def _latents_only(pipe: Any, call: dict[str, Any]) -> dict[str, Any]:
     """The call without the decoder's work, where the pipeline lets one ask for that."""
     accepts = "output_type" in inspect.signature(type(pipe).__call__).parameters
     return {**call, "output_type": "latent"} if accepts and "output_type" not in call else call
-
-
-def _job_key(pipe: Any, runs: Sequence[Run], call: dict[str, Any]) -> str:
-    """A hash of everything the runs depend on, so that files of different jobs do not mix."""
-    host = describe(pipe, plain_scheduler(pipe), call)
-    content = [host.model_dump(mode="json"), [list(run) for run in runs]]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

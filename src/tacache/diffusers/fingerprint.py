@@ -68,6 +68,20 @@ def describe(
     )
 
 
+def settings(call: dict[str, Any]) -> dict[str, Any]:
+    """What a call was really made with, defaults filled in: guidance, size, frames, steps."""
+    plain = bool | int | float
+    return {
+        name: value
+        for name, value in call.items()
+        if isinstance(value, plain) and name not in _NO_SETTINGS
+    }
+
+
+# arguments that say what comes out, not how the run goes
+_NO_SETTINGS = {"return_dict", "num_images_per_prompt", "num_videos_per_prompt"}
+
+
 def _jsonable(values: dict[str, Any]) -> dict[str, Any]:
     """The plain values among `values`: numbers, strings and lists of them, no private names."""
     kept = {}

@@ -1,9 +1,11 @@
 """Sharing work between the processes that `torchrun` or `accelerate launch` started."""
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed
@@ -11,13 +13,11 @@ import torch.distributed
 from tacache.errors import HostError
 
 
-@dataclass
+@dataclass(frozen=True)
 class Together:
     """What the processes hand each other: results by index, or the first failure."""
 
     count: int
-    failure: str | None = None
-    _everyone: list[Any] = field(default_factory=list)
 
     def exchange(self, value: Any) -> list[Any]:
         """Everyone's value, in rank order."""
@@ -47,7 +47,9 @@ class Processes:
         if not torch.distributed.is_initialized():
             if int(os.environ.get("WORLD_SIZE", "1")) == 1:
                 return cls(0, 1)
-            torch.distributed.init_process_group("gloo")
+            # A share may take hours, and the others wait for it.
+            torch.distributed.init_process_group("gloo", timeout=timedelta(days=1))
+            atexit.register(torch.distributed.destroy_process_group)
         return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
 
     @contextmanager

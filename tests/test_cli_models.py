@@ -1,0 +1,244 @@
+"""`tacache calibrate` and `tacache generate` on a tiny pipeline saved to a folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from tacache.cli import app
+from tacache.diffusers import generation
+from tacache.plan import Plan
+from tacache.profile import Profile
+from tests.tiny import PIPELINES
+
+SIZE = ["--height", "32", "--width", "32", "--call", "max_sequence_length=32"]
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    for name in ("flux", "wan", "sdxl"):
+        PIPELINES[name].build().save_pretrained(root / name)
+    return root
+
+
+@pytest.fixture(scope="module")
+def flux_plan(folders, tmp_path_factory) -> Path:
+    work = tmp_path_factory.mktemp("plans")
+    profile = work / "flux.profile.json"
+    made = run("calibrate", folders / "flux", "--count", 2, "--steps", 10, *SIZE, "-o", profile)
+    assert made.exit_code == 0, made.output
+    planned = run("plan", profile, "--evaluations", 5)
+    assert planned.exit_code == 0, planned.output
+    return work / "flux.plan.json"
+
+
+def test_calibrate_records_what_it_ran(folders, flux_plan):
+    profile = Profile.load(flux_plan.with_name("flux.profile.json"))
+    assert (profile.steps, profile.samples) == (10, 2)
+    assert profile.host.pipeline == "FluxPipeline"
+    assert profile.host.model == str(folders / "flux")
+    assert profile.host.call is not None
+    assert profile.host.call["height"] == 32
+    assert profile.host.call["guidance_scale"] == 3.5
+    assert not flux_plan.with_name("flux.profile.json.runs").exists()
+
+
+def test_calibrate_goes_on_where_it_was_killed(folders, tmp_path, monkeypatch):
+    from tacache.diffusers import calibration
+
+    prompts, out = tmp_path / "prompts.txt", tmp_path / "p.json"
+    prompts.write_text("a fox\na boat\na lamp\n")
+    command = ["calibrate", folders / "flux", "--prompts", prompts, "--steps", 4, *SIZE, "-o", out]
+    measure, seen = calibration._measure_run, []
+
+    def dying(pipe, run, call, texts):
+        seen.append(run.prompts)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return measure(pipe, run, call, texts)
+
+    monkeypatch.setattr(calibration, "_measure_run", dying)
+    assert run(*command).exit_code != 0
+    assert not out.exists()
+    assert out.with_name("p.json.runs").read_text().count("\n") == 2
+    assert run(*command).exit_code == 0
+    assert seen == [("a fox",), ("a boat",), ("a lamp",), ("a lamp",)]
+    assert Profile.load(out).samples == 3
+    assert not out.with_name("p.json.runs").exists()
+
+
+def test_json_of_calibrate_is_the_profile(folders, tmp_path):
+    out = tmp_path / "p.json"
+    seeds = ["--seeds", "0,1", "--count", 1, "--batch-size", 2]
+    made = run("calibrate", folders / "flux", *seeds, "--steps", 3, *SIZE, "-o", out, "--json")
+    facts = json.loads(made.stdout)
+    assert facts["file"] == str(out)
+    assert facts["samples"] == 2
+
+
+def test_generate_writes_a_picture_a_prompt_and_seed(folders, flux_plan, tmp_path):
+    made = run(
+        "generate",
+        folders / "flux",
+        "--plan",
+        flux_plan,
+        "--prompt",
+        "A red fox!",
+        "--prompt",
+        "boat",
+        "-n",
+        2,
+        "--seed",
+        5,
+        "-o",
+        tmp_path,
+    )
+    assert made.exit_code == 0, made.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "0000-a-red-fox-s5.png",
+        "0000-a-red-fox-s6.png",
+        "0001-boat-s5.png",
+        "0001-boat-s6.png",
+    ]
+    assert Image.open(tmp_path / "0001-boat-s5.png").size == (32, 32)  # as calibrated
+    assert made.output.count("5 evaluations") == 4
+
+
+def test_compare_writes_full_steps_beside_with_psnr_and_times(folders, flux_plan, tmp_path):
+    made = run(
+        "generate",
+        folders / "flux",
+        "--plan",
+        flux_plan,
+        "--prompt",
+        "boat",
+        "--compare",
+        "--json",
+        "-o",
+        tmp_path,
+    )
+    (output,) = json.loads(made.stdout)["outputs"]
+    assert Path(output["file"]).is_file()
+    assert Path(output["full_file"]).is_file()
+    assert Path(output["file"]).read_bytes() != Path(output["full_file"]).read_bytes()
+    assert 20 < output["psnr"] < 100
+    assert output["seconds"] > 0 < output["full_seconds"]
+
+
+def test_generate_without_a_plan_makes_every_step(folders, tmp_path):
+    made = run(
+        "generate", folders / "flux", "--prompt", "boat", "--steps", 2, *SIZE, "-o", tmp_path
+    )
+    assert made.exit_code == 0, made.output
+    assert "evaluations" not in made.output
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(("options", "suffix"), [([], ".mp4"), (["--gif"], ".gif")])
+def test_clips(folders, tmp_path, options, suffix):
+    size = ["--height", 16, "--width", 16, "--frames", 5, "--call", "max_sequence_length=32"]
+    made = run(
+        "generate",
+        folders / "wan",
+        "--prompt",
+        "waves",
+        "--steps",
+        2,
+        *size,
+        *options,
+        "-o",
+        tmp_path,
+    )
+    assert made.exit_code == 0, made.output
+    (clip,) = tmp_path.iterdir()
+    assert clip.suffix == suffix
+    assert clip.stat().st_size > 0
+
+
+def test_a_failing_prompt_does_not_lose_the_others(folders, flux_plan, tmp_path, monkeypatch):
+    make = generation._make
+
+    def failing(pipe, prompt, seed, call):
+        if prompt == "two":
+            raise RuntimeError("out of memory")
+        return make(pipe, prompt, seed, call)
+
+    monkeypatch.setattr(generation, "_make", failing)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in ("one", "two", "three")))
+    made = run(
+        "generate",
+        folders / "flux",
+        "--plan",
+        flux_plan,
+        "--prompts",
+        prompts,
+        "-o",
+        tmp_path / "out",
+    )
+    assert made.exit_code == 1
+    assert "'two' with seed 0 failed: out of memory" in made.stderr
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
+def test_a_plan_of_another_model_is_one_line_and_nothing_written(folders, tmp_path):
+    size = ["--height", 16, "--width", 16, "--frames", 5, "--call", "max_sequence_length=32"]
+    profile = tmp_path / "wan.profile.json"
+    run("calibrate", folders / "wan", "--count", 1, "--steps", 4, *size, "-o", profile)
+    plan = tmp_path / "wan.plan.json"
+    Plan.full(Profile.load(profile).times).model_copy(
+        update={"host": Profile.load(profile).host}
+    ).save(plan)
+    made = run(
+        "generate", folders / "flux", "--plan", plan, "--prompt", "boat", "-o", tmp_path / "out"
+    )
+    assert made.exit_code == 2
+    assert one_line(made).startswith("tacache: the plan was made for WanTransformer3DModel")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["calibrate", "{sdxl}", "--count", "1"], "cannot carry a plan: it does not sample a flow"),
+        (["calibrate", "./nowhere"], "there is no folder ./nowhere"),
+        (["calibrate", "{flux}", "--prompts", "{empty}"], "has no prompts"),
+        (["calibrate", "{flux}", "--seeds", "a,b"], "whole numbers"),
+        (["calibrate", "{flux}", "--call", "heigth=3"], "(meant 'height'?)"),
+        (["calibrate", "{flux}", "--call", "height"], "NAME=VALUE"),
+        (["calibrate", "{flux}", "--dtype", "int3"], "unknown dtype 'int3'"),
+        (["calibrate", "{flux}", "--offload", "disk"], "unknown offload 'disk'"),
+        (["generate", "{flux}"], "nothing to generate"),
+        (["generate", "{flux}", "--prompt", "x", "--compare"], "give --plan"),
+        (["generate", "{flux}", "--prompt", "x", "--plan", "{empty}"], "is not JSON"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(folders, tmp_path, arguments, message, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n\n")
+    places = {"flux": folders / "flux", "sdxl": folders / "sdxl", "empty": empty}
+    made = run(*(argument.format(**places) for argument in arguments))
+    assert made.exit_code == 2
+    assert message in one_line(made)
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
+
+
+def test_a_model_that_is_nowhere_is_one_line(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    made = run("calibrate", "nobody/has-this-model")
+    assert made.exit_code == 2
+    assert "cannot load nobody/has-this-model" in one_line(made)
+
+
+def one_line(result) -> str:
+    """Our one line among what the libraries log."""
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("tacache: ")]
+    return line

@@ -1,0 +1,112 @@
+"""Prompt files, and the two sets that ship with the package."""
+
+import json
+from collections import Counter
+from importlib.resources import files
+
+import pytest
+
+from tacache import HostError
+from tacache.prompts import as_prompts, fingerprint, read_prompts
+
+PROMPTS = ["a red fox in the snow", "two blue birds", 'a sign that says "été"']
+
+
+def categories(name: str) -> Counter[str]:
+    text = (files("tacache") / "data" / f"{name}.jsonl").read_text(encoding="utf-8")
+    return Counter(json.loads(line)["category"] for line in text.splitlines())
+
+
+@pytest.mark.parametrize("name", ["calibration", "test"])
+def test_the_sets_that_ship_are_balanced(name):
+    counts = categories(name)
+    assert len(counts) > 1
+    assert len(set(counts.values())) == 1
+    prompts = read_prompts(name)
+    assert len(prompts) == counts.total()
+    assert len(set(prompts)) == len(prompts)
+    assert all(prompt == prompt.strip() != "" for prompt in prompts)
+
+
+def test_the_two_sets_are_disjoint_and_of_one_kind():
+    calibration, test = ({p.casefold() for p in read_prompts(s)} for s in ("calibration", "test"))
+    assert not calibration & test
+    assert categories("calibration").keys() == categories("test").keys()
+
+
+def test_a_file_named_like_a_set_is_meant_where_it_exists(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len(read_prompts("test")) > 1
+    (tmp_path / "test").write_text("only this\n")
+    assert read_prompts("test") == ["only this"]
+
+
+def test_a_folder_named_like_a_set_is_not_meant(tmp_path, monkeypatch):
+    """Many a project has a folder named test."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "test").mkdir()
+    assert len(read_prompts("test")) > 1
+
+
+def test_text_files_have_a_prompt_a_line(tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_text("# a comment\n\n" + "\r\n".join(f"  {p} " for p in PROMPTS), encoding="utf-8")
+    assert read_prompts(path) == read_prompts(str(path)) == PROMPTS
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".JSONL"])
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_json_lines_have_a_prompt_field(tmp_path, suffix, ascii_only):
+    path = tmp_path / f"prompts{suffix}"
+    lines = [json.dumps({"prompt": p, "seed": 1}, ensure_ascii=ascii_only) for p in PROMPTS]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert read_prompts(path) == PROMPTS
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("not json", "line 2: expected"),
+        ('{"text": "a fox"}', "line 2: expected"),
+        ('["a fox"]', "line 2: expected"),
+        ('"a fox"', "line 2: expected"),
+        ('{"prompt": 3}', "line 2: the prompt is not a text"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, line, message):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(f'{{"prompt": "a fox"}}\n{line}\n')
+    with pytest.raises(HostError, match=message):
+        read_prompts(path)
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+@pytest.mark.parametrize("text", ["", "\n \n", "# only a comment\n"])
+def test_an_empty_file_is_an_error(tmp_path, suffix, text):
+    path = tmp_path / f"prompts{suffix}"
+    path.write_text(text)
+    with pytest.raises(HostError, match="has no prompts"):
+        read_prompts(path)
+
+
+def test_what_cannot_be_read_is_an_error(tmp_path):
+    with pytest.raises(HostError, match="cannot read prompts"):
+        read_prompts(tmp_path / "missing.txt")
+    with pytest.raises(HostError, match="cannot read prompts"):
+        read_prompts(tmp_path)
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(HostError, match="cannot read prompts"):
+        read_prompts(tmp_path / "bytes.txt")
+
+
+def test_lists_are_taken_as_they_are(tmp_path):
+    assert as_prompts(iter(PROMPTS)) == PROMPTS
+    assert as_prompts("test") == read_prompts("test")
+    with pytest.raises(HostError, match="no prompt"):
+        as_prompts([])
+
+
+def test_the_fingerprint_tells_prompts_apart():
+    assert fingerprint(PROMPTS) == fingerprint(list(PROMPTS))
+    others = (PROMPTS[::-1], PROMPTS[:2], [*PROMPTS, "one more"], [p.upper() for p in PROMPTS])
+    assert fingerprint(PROMPTS) not in {fingerprint(other) for other in others}
