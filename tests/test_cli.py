@@ -1,16 +1,21 @@
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support import profile_from
 from typer.testing import CliRunner
 
 import tacache
-from tacache import Plan, Profile, make_plan
+from tacache import Plan, Profile, make_plan, models
 from tacache.cli import app
+from tacache.demo import CALIBRATION
 from tacache.render import strip
+from tests.tiny import PIPELINES
 
 
 def run(*arguments):
@@ -170,7 +175,7 @@ def test_show_a_missing_file_or_a_directory_is_one_line(tmp_path):
 
 
 def test_demo_writes_its_files_and_says_what_it_runs_on(tmp_path):
-    result = run("demo", "--steps", 30, "--out", tmp_path / "demo")
+    result = run("demo", "--analytic", "--steps", 30, "--out", tmp_path / "demo")
     assert result.exit_code == 0, result.output
     files = sorted(path.name for path in (tmp_path / "demo").iterdir())
     assert "demo.profile.json" in files
@@ -181,7 +186,8 @@ def test_demo_writes_its_files_and_says_what_it_runs_on(tmp_path):
 
 
 def test_demo_prints_json_and_nothing_else(tmp_path):
-    result = run("demo", "--steps", 30, "--out", tmp_path, "--seed", 3, "--json")
+    command = ["demo", "--analytic", "--steps", 30, "--out", tmp_path, "--seed", 3, "--json"]
+    result = run(*command)
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     printed = json.loads(result.stdout)
@@ -193,23 +199,125 @@ def test_demo_prints_json_and_nothing_else(tmp_path):
 
 @pytest.mark.parametrize("steps", [10, 20, 28])
 def test_demo_runs_with_every_step_count_it_allows(tmp_path, steps):
-    result = run("demo", "--steps", steps, "--out", tmp_path, "--json")
+    result = run("demo", "--analytic", "--steps", steps, "--out", tmp_path, "--json")
     assert result.exit_code == 0, result.output
     budgets = [row["evaluations"] for row in json.loads(result.stdout)["rows"]]
     assert len(set(budgets)) == len(budgets)
 
 
+def test_demo_takes_budgets(tmp_path):
+    budgets = ["--evaluations", "6,12,6"]
+    result = run("demo", "--analytic", "--steps", 20, *budgets, "--out", tmp_path, "--json")
+    assert result.exit_code == 0, result.output
+    assert [row["evaluations"] for row in json.loads(result.stdout)["rows"]] == [12, 6]
+
+
 def test_demo_into_a_folder_with_brackets(tmp_path):
-    result = run("demo", "--steps", 30, "--out", tmp_path / "[v2]")
+    result = run("demo", "--analytic", "--steps", 30, "--out", tmp_path / "[v2]")
     assert result.exit_code == 0, result.output
     assert "[v2]" in "".join(result.stdout.split())
 
 
-def test_demo_refuses_too_few_steps(tmp_path):
-    result = run("demo", "--steps", 9, "--out", tmp_path)
-    assert result.exit_code == 2
-    assert "10" in result.stderr
+def test_demo_refuses_what_cannot_be(tmp_path):
+    assert_one_line(run("demo", "--analytic", "--steps", 9, "--out", tmp_path), "10")
+    assert_one_line(run("demo", "--analytic", "a fox", "--out", tmp_path), "no prompts")
+    for budget in ("1", "51", "13,0"):
+        few = run("demo", "--evaluations", budget, "--out", tmp_path)
+        assert_one_line(few, "a run of 50 steps takes 6 to 50", budget.split(",")[-1])
+    assert_one_line(run("demo", "--evaluations", "ten", "--out", tmp_path), "whole numbers", "ten")
     assert not any(tmp_path.iterdir())
+
+
+def without(monkeypatch, package):
+    """As if a package were not installed, and all others of the demo were."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else name)
+
+
+@pytest.fixture
+def weights(tmp_path_factory, monkeypatch):
+    """Folders where the embedded model's weights would be."""
+    folder = tmp_path_factory.mktemp("weights")
+    for part in models.PARTS:
+        (folder / part).mkdir()
+    shipped = replace(models.EMBEDDED["tiny-flux"], folder=folder)
+    monkeypatch.setitem(models.EMBEDDED, "tiny-flux", shipped)
+
+
+def test_demo_says_so_where_the_weights_are_missing(tmp_path, monkeypatch):
+    shipped = replace(models.EMBEDDED["tiny-flux"], folder=tmp_path / "none")
+    monkeypatch.setitem(models.EMBEDDED, "tiny-flux", shipped)
+    result = run("demo", "--steps", 10, "--out", tmp_path, "--json")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("\n") == 1
+    assert "the weights of tiny-flux are not in" in result.stderr
+    assert "analytic flow" in result.stderr
+
+
+@pytest.mark.parametrize("package", ["torchmetrics", "jinja2", "diffusers"])
+@pytest.mark.usefixtures("weights")
+def test_demo_falls_back_without_the_models_extra_and_names_it(tmp_path, monkeypatch, package):
+    without(monkeypatch, package)
+    result = run("demo", "--steps", 10, "--out", tmp_path, "--json")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("\n") == 1
+    assert package in result.stderr
+    assert "pip install 'tacache[demo]'" in result.stderr
+    assert "analytic flow" in result.stderr
+    assert json.loads(result.stdout)["rows"]
+
+
+@pytest.mark.usefixtures("weights")
+def test_demo_of_a_prompt_does_not_fall_back(tmp_path, monkeypatch):
+    without(monkeypatch, "diffusers")
+    assert_one_line(run("demo", "a fox", "--out", tmp_path), "pip install 'tacache[demo]'")
+
+
+@pytest.fixture
+def tiny_demo(monkeypatch):
+    """The embedded model replaced by a tiny random pipeline of 10 steps."""
+    call = {"height": 32, "width": 32, "max_sequence_length": 32, "num_inference_steps": 10}
+    shipped = models.Embedded(Path("nowhere"), call)
+    monkeypatch.setitem(models.EMBEDDED, "tiny-flux", shipped)
+    monkeypatch.setattr(models, "check", lambda name: None)
+    monkeypatch.setattr(models, "load", lambda name: PIPELINES["flux"].build())
+
+
+def test_demo_draws_prompts_with_the_embedded_model(tmp_path, tiny_demo):
+    command = ["demo", "a red [apple]", "a fox", "--steps", 10, "--evaluations", "5,4"]
+    result = run(*command, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    assert "10 steps, mean of 2 prompts" in text
+    assert "full steps" in text
+    plan = Plan.load(tmp_path / "demo-4.plan.json")
+    assert strip(plan) in result.stdout
+    assert len(list((tmp_path / "pictures").glob("*.png"))) == 6
+    assert "a red [apple]" in (tmp_path / "index.html").read_text()
+
+
+def test_demo_of_the_model_prints_its_record_as_json(tmp_path, tiny_demo):
+    command = ["demo", "a fox", "--steps", 10, "--evaluations", "4", "--seed", 3, "--json"]
+    result = run(*command, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "full steps" not in result.stderr  # no progress
+    printed = json.loads(result.stdout)
+    assert printed == json.loads((tmp_path / "demo.json").read_text())
+    assert [row["evaluations"] for row in printed["budgets"]] == [10, 4]
+    assert printed["seed"] == 3
+
+
+def test_demo_uses_the_shipped_profile_unless_asked_to_calibrate(tmp_path, tiny_demo, monkeypatch):
+    command = ["demo", "a fox", "--steps", 10, "--evaluations", "4", "--out", tmp_path]
+    assert run(*command).exit_code == 0
+    measured = Profile.load(tmp_path / "demo.profile.json")
+    assert measured.samples == len(CALIBRATION)
+    shipped = replace(models.EMBEDDED["tiny-flux"], folder=tmp_path)
+    monkeypatch.setitem(models.EMBEDDED, "tiny-flux", shipped)
+    measured.model_copy(update={"samples": 77}).save(shipped.profile)
+    assert run(*command).exit_code == 0
+    assert Profile.load(tmp_path / "demo.profile.json").samples == 77
+    assert run(*command, "--calibrate").exit_code == 0
+    assert Profile.load(tmp_path / "demo.profile.json").samples == len(CALIBRATION)
 
 
 # --- around the commands
@@ -263,7 +371,7 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
         monkeypatch.setattr(sys.modules["tacache.cli.demo"], "run_demo", run_demo)
-        return run("demo", "--out", tmp_path)
+        return run("demo", "--analytic", "--out", tmp_path)
 
     assert_one_line(needs("diffusers.pipelines"), "pip install 'tacache[diffusers]'")
     # Any other missing module is a fault of ours, and is to be seen as one.

@@ -1,10 +1,12 @@
 import math
+import sys
 
 import pytest
 import torch
+from torch.nn.functional import pad
 
 from tacache.errors import HostError
-from tacache.metrics import psnr
+from tacache.metrics import psnr, ssim
 
 
 def test_psnr_of_a_known_error():
@@ -20,6 +22,55 @@ def test_equal_pictures_are_infinitely_close():
     assert psnr(picture, picture).tolist() == [math.inf]
 
 
-def test_pictures_of_other_shapes_do_not_compare():
+@pytest.mark.parametrize("metric", [psnr, ssim])
+def test_pictures_of_other_shapes_do_not_compare(metric):
     with pytest.raises(HostError, match="do not compare"):
-        psnr(torch.zeros(1, 3, 4, 4), torch.zeros(1, 3, 4, 5))
+        metric(torch.zeros(1, 3, 4, 4), torch.zeros(1, 3, 4, 5))
+
+
+def test_ssim_of_even_pictures_is_what_their_means_give():
+    reference = torch.full((2, 3, 16, 16), 0.5)
+    image = torch.stack([torch.full((3, 16, 16), 0.5), torch.full((3, 16, 16), 0.25)])
+    luminance = (2 * 0.5 * 0.25 + 1e-4) / (0.5**2 + 0.25**2 + 1e-4)  # no variance: eq. 6 of SSIM
+    assert ssim(reference, image).tolist() == pytest.approx([1.0, luminance])
+
+
+def test_ssim_is_the_mean_over_gaussian_windows_mirrored_at_the_edges():
+    torch.manual_seed(0)
+    reference, image = torch.rand(2, 1, 1, 7, 8, dtype=torch.float64)
+    offset = torch.arange(11, dtype=torch.float64) - 5
+    window = torch.exp(-(offset**2) / (2 * 1.5**2))
+    weights = torch.outer(window, window) / window.sum() ** 2
+    mirrored = [pad(one, (5, 5, 5, 5), mode="reflect")[0, 0] for one in (reference, image)]
+    values = []
+    for i in range(7):
+        for j in range(8):
+            a, b = (one[i : i + 11, j : j + 11] for one in mirrored)
+            mean_a, mean_b = (weights * a).sum(), (weights * b).sum()
+            variance_a = (weights * a * a).sum() - mean_a**2
+            variance_b = (weights * b * b).sum() - mean_b**2
+            covariance = (weights * a * b).sum() - mean_a * mean_b
+            above = (2 * mean_a * mean_b + 1e-4) * (2 * covariance + 9e-4)
+            below = (mean_a**2 + mean_b**2 + 1e-4) * (variance_a + variance_b + 9e-4)
+            values.append(float(above / below))
+    assert ssim(reference, image).tolist() == pytest.approx([sum(values) / len(values)], abs=1e-9)
+
+
+def test_ssim_is_per_picture():
+    torch.manual_seed(0)
+    reference, image = torch.rand(2, 3, 3, 16, 16)
+    together = ssim(reference, image)
+    assert together.shape == (3,)
+    alone = [float(ssim(reference[i : i + 1], image[i : i + 1])) for i in range(3)]
+    assert together.tolist() == pytest.approx(alone)
+
+
+def test_ssim_wants_pictures():
+    with pytest.raises(HostError, match="channels, height, width"):
+        ssim(torch.zeros(3, 16, 16), torch.zeros(3, 16, 16))
+
+
+def test_ssim_names_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchmetrics.functional.image", None)
+    with pytest.raises(HostError, match=r"tacache\[metrics\]"):
+        ssim(torch.zeros(1, 3, 16, 16), torch.zeros(1, 3, 16, 16))

@@ -1,22 +1,44 @@
-"""The main job end to end on an analytic flow: calibrate, plan, sample, compare."""
+"""The main job end to end: calibrate, plan, sample, compare; on a model or an analytic flow."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tacache.calibration import calibrate
 from tacache.diagnostics import relative
-from tacache.files import Frozen
+from tacache.files import Frozen, write_atomically
 from tacache.flows import GaussianMixtureFlow
 from tacache.grid import time_grid
+from tacache.metrics import psnr, ssim
 from tacache.plan import Plan, make_plan
+from tacache.profile import Profile
 from tacache.progress import track
 from tacache.stepper import sample
 
 SHIFT = 3.0
 SIZE = 24
+LIMIT = 999.0  # dB, of equal pictures: JSON has no infinity
+# What the embedded model draws: an object, other words, a count, a colour, two objects, a place.
+PROMPTS = (
+    "a rocket",
+    "a puppy on a green background",
+    "three balloons on a yellow background",
+    "a blue car",
+    "a banana and a carrot",
+    "a hamburger above a guitar",
+)
+# What it is calibrated on when that is asked for: none of the above.
+CALIBRATION = (
+    "a cat",
+    "two strawberries on a blue background",
+    "a purple umbrella",
+    "an owl below a crescent moon",
+)
 
 
 class DemoRow(Frozen):
@@ -37,6 +59,99 @@ class Demo(Frozen):
     rows: tuple[DemoRow, ...]
     profile: str
     plans: tuple[str, ...]
+
+
+class Picture(Frozen):
+    """One prompt with one number of evaluations, and how it compares to full steps."""
+
+    prompt: str
+    evaluations: int
+    file: str
+    seconds: float
+    psnr: float | None = None
+    ssim: float | None = None
+
+
+class Budget(Frozen):
+    """One number of evaluations: means over the prompts; full steps have no plan."""
+
+    evaluations: int
+    seconds: float
+    speedup: float
+    psnr: float | None = None
+    ssim: float | None = None
+    plan: str | None = None
+
+
+class ModelDemo(Frozen):
+    """What the demo measured on a model; files are named from the demo's folder."""
+
+    model: str
+    steps: int
+    seed: int
+    prompts: tuple[str, ...]
+    budgets: tuple[Budget, ...]
+    pictures: tuple[Picture, ...]
+    profile: str
+
+
+class Comparison(NamedTuple):
+    """What to compare: prompts and budgets, with the pipeline's arguments and a seed."""
+
+    prompts: Sequence[str]
+    budgets: Sequence[int]
+    call: dict[str, Any]
+    seed: int = 0
+
+
+class Drawn(NamedTuple):
+    """What one call of the pipeline gave: (channels, height, width) in [0, 1], and its time."""
+
+    pixels: Tensor
+    seconds: float
+
+
+def run_model_demo(
+    pipe: Any,
+    out: Path,
+    asked: Comparison,
+    profile: Profile | None = None,
+    *,
+    progress: bool = False,
+) -> ModelDemo:
+    """Every prompt with full steps and with each budget, from the same noise; write the files.
+
+    Without a profile, the pipeline is calibrated on a few other prompts first.
+    """
+    from tacache.diffusers import calibration
+    from tacache.diffusers.flow import run_times
+    from tacache.diffusers.generation import warm_up
+
+    with _steady_threads(pipe):
+        if profile is None:
+            profile = calibration.calibrate(pipe, CALIBRATION, progress=progress, **asked.call)
+        warm_up(pipe, asked.prompts[0], asked.call)
+        full = [_draw(pipe, text, asked) for text in track(asked.prompts, "full steps", progress)]
+        profile = profile.resample(run_times(pipe.scheduler))
+        profile.save(out / "demo.profile.json")
+        plans = [make_plan(profile, evaluations=budget) for budget in asked.budgets]
+        fast = [_draw_planned(pipe, plan, asked, progress) for plan in plans]
+    rows = [_pictures("full", profile.steps, full, full, asked, out)]
+    for plan, drawn in zip(plans, fast, strict=True):
+        name = str(plan.evaluations)
+        rows.append(_pictures(name, plan.evaluations, drawn, full, asked, out))
+    files = [plan.save(out / f"demo-{plan.evaluations}.plan.json").name for plan in plans]
+    result = ModelDemo(
+        model=profile.host.model or type(pipe).__name__,
+        steps=profile.steps,
+        seed=asked.seed,
+        prompts=tuple(asked.prompts),
+        budgets=tuple(map(_means, rows, [rows[0]] * len(rows), [None, *files])),
+        pictures=tuple(picture for row in rows for picture in row),
+        profile="demo.profile.json",
+    )
+    write_atomically(out / "demo.json", result.model_dump_json(indent=2) + "\n")
+    return result
 
 
 def run_demo(
@@ -99,3 +214,76 @@ def _compare(flow: GaussianMixtureFlow, noise: Tensor, reference: Tensor, plan: 
         reuse=distance(reuse),
         fewer_steps=distance(Plan.full(time_grid(plan.evaluations, SHIFT))),
     )
+
+
+@contextmanager
+def _steady_threads(pipe: Any) -> Iterator[None]:
+    """One thread on a CPU: layers this small gain little from more, and wait for busy cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if pipe.device.type == "cpu" else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _draw(pipe: Any, prompt: str, asked: Comparison) -> Drawn:
+    from tacache.diffusers.runs import Run, run_arguments
+
+    arguments = run_arguments(Run((prompt,), (asked.seed,)), asked.call, pipe._execution_device)
+    started = time.perf_counter()
+    pixels = pipe(**arguments, output_type="pt").images[0].float().cpu()  # waits for the device
+    return Drawn(pixels, time.perf_counter() - started)
+
+
+def _draw_planned(pipe: Any, plan: Plan, asked: Comparison, progress: bool) -> list[Drawn]:
+    from tacache.diffusers import applied
+
+    with applied(pipe, plan):
+        prompts = track(asked.prompts, f"{plan.evaluations} evaluations", progress)
+        return [_draw(pipe, prompt, asked) for prompt in prompts]
+
+
+def _pictures(
+    name: str,
+    evaluations: int,
+    drawn: Sequence[Drawn],
+    full: Sequence[Drawn],
+    asked: Comparison,
+    out: Path,
+) -> list[Picture]:
+    """Write the pictures of one budget, and set each against its full-step picture."""
+    from tacache.diffusers.generation import Request, file_stem, write
+
+    made = []
+    for i, (prompt, one, reference) in enumerate(zip(asked.prompts, drawn, full, strict=True)):
+        stem = out / "pictures" / f"{file_stem(i, prompt, asked.seed)}-{name}"
+        file = write(one.pixels.permute(1, 2, 0).numpy(), stem, Request(None, {}))
+        pair = (reference.pixels[None], one.pixels[None])
+        picture = Picture(
+            prompt=prompt,
+            evaluations=evaluations,
+            file=file.relative_to(out).as_posix(),
+            seconds=one.seconds,
+            psnr=None if one is reference else min(float(psnr(*pair)), LIMIT),
+            ssim=None if one is reference else float(ssim(*pair)),
+        )
+        made.append(picture)
+    return made
+
+
+def _means(row: list[Picture], full: list[Picture], plan: str | None) -> Budget:
+    seconds = sum(picture.seconds for picture in row)
+    return Budget(
+        evaluations=row[0].evaluations,
+        seconds=seconds / len(row),
+        speedup=sum(picture.seconds for picture in full) / seconds,
+        psnr=_mean([picture.psnr for picture in row]),
+        ssim=_mean([picture.ssim for picture in row]),
+        plan=plan,
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

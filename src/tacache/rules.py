@@ -25,15 +25,15 @@ RULES = (*PROFILE_RULES, "fitted")
 
 def init_direction(v: Tensor, v_previous: Tensor) -> Tensor:
     """p, the part of the last change of velocity orthogonal to the earlier velocity (eq. 11)."""
-    change = v.to(working_dtype(v)) - v_previous
-    p = orthogonal_part(change, along=v_previous)
-    return p.mul_(_is_meant(p, norm(v) + norm(v_previous)))
+    p = orthogonal_part(v.to(working_dtype(v)) - v_previous, along=v_previous)
+    return p.mul_(_is_meant(norm(p), norm(v) + norm(v_previous)))
 
 
 def realign(p: Tensor, v: Tensor) -> Tensor:
     """The unit vector of p's part orthogonal to v (eq. 12), zero where there is none."""
     orthogonal = orthogonal_part(p, along=v)
-    return orthogonal.mul_(divide(_is_meant(orthogonal, norm(p)), norm(orthogonal)))
+    size = norm(orthogonal)
+    return orthogonal.mul_(divide(_is_meant(size, norm(p)), size))
 
 
 def advance(v: Tensor, u: Tensor, growth: float, turn: float) -> Tensor:
@@ -42,12 +42,11 @@ def advance(v: Tensor, u: Tensor, growth: float, turn: float) -> Tensor:
 
 
 def _is_meant(residual: Tensor, scale: Tensor) -> Tensor:
-    """1 where a residual is more than the rounding of the vectors it was left by, else 0.
+    """1 where a residual's norm is more than rounding of the vectors it was left by, else 0.
 
     What an orthogonalisation leaves of parallel vectors has a length but no meaning.
     """
-    rounding = 8 * torch.finfo(residual.dtype).eps * scale
-    return (norm(residual) > rounding).to(residual.dtype)
+    return (residual > 8 * torch.finfo(residual.dtype).eps * scale).to(residual.dtype)
 
 
 def weighted_sum(velocities: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
@@ -94,5 +93,8 @@ def start_arc(v: Tensor, v_previous: Tensor | None) -> Arc:
     if v_previous is None:
         return Arc(v, torch.zeros_like(v, dtype=size.dtype), one, zero, zero, zero)
     p = init_direction(v, v_previous)
-    w = realign(p, v).mul_(size)
-    return Arc(v, w, one, zero, share(p, along=v), share(p, along=w))
+    p_along = share(p, along=v)
+    w = torch.addcmul(p, p_along, v, value=-1)
+    strength = norm(w)
+    strength = strength * _is_meant(strength, norm(p))
+    return Arc(v, w.mul_(divide(size, strength)), one, zero, p_along, divide(strength, size))

@@ -1,5 +1,8 @@
 """`tacache demo`."""
 
+import importlib.util
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -7,29 +10,115 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tacache import models
+from tacache.cli.models import numbers
 from tacache.cli.options import Json, print_json
-from tacache.demo import Demo, run_demo
+from tacache.demo import PROMPTS, Comparison, Demo, ModelDemo, run_demo, run_model_demo
+from tacache.errors import HostError, TACacheError
 from tacache.plan import Plan
-from tacache.render import plan_view
+from tacache.profile import Profile
+from tacache.render import plan_view, strip
 from tacache.schedule import MAX_SKIP, walk
+
+MODEL = "tiny-flux"
 
 
 def demo(
+    prompts: Annotated[
+        list[str] | None, typer.Argument(help="What to draw [default: six prompts].")
+    ] = None,
+    evaluations: Annotated[
+        str | None, typer.Option(help="Budgets, with commas between [default: 25,13,10,7].")
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure a profile anew; one ships.")
+    ] = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where files go.")] = Path("demo"),
     steps: Annotated[int, typer.Option(min=10, help="Steps of the full run.")] = 50,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
+    analytic: Annotated[
+        bool, typer.Option("--analytic", help="A flow with a known velocity, and no model.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Calibrate, plan and compare on an analytic flow: no model, no download, seconds.
+    """Draw pictures with the embedded model: full steps beside TACache, with times and fidelity.
 
-    [bold]Example[/bold]: tacache demo --out demo
+    Writes the pictures, their numbers (demo.json) and a page to look at (index.html).
+
+    [bold]Examples[/bold]
+
+    tacache demo
+
+    tacache demo "a red apple" --evaluations 10
+
+    tacache demo --analytic --out demo
     """
-    fewest = len(walk([MAX_SKIP] * steps))
-    budgets = sorted({max(fewest, steps * share // 50) for share in (25, 17, 13, 10, 7)})[::-1]
-    result = run_demo(out, steps=steps, budgets=budgets, seed=seed, progress=not as_json)
-    if as_json:
-        print_json(result.model_dump())
-        return
+    asked = checked_budgets(numbers(evaluations), steps) if evaluations else None
+    missing = None if analytic else missing_for_demo()
+    if analytic or missing:
+        if prompts:
+            raise TACacheError(missing or "the analytic flow draws no prompts: leave them out")
+        if missing:
+            print(f"tacache: {missing}; this runs on an analytic flow instead", file=sys.stderr)
+        budgets = asked or default_budgets(steps, (25, 17, 13, 10, 7))
+        result = run_demo(out, steps=steps, budgets=budgets, seed=seed, progress=not as_json)
+        return print_json(result.model_dump()) if as_json else _print_demo(result, out)
+    comparison = Comparison(
+        prompts or PROMPTS,
+        asked or default_budgets(steps, (25, 13, 10, 7)),
+        {**models.default_call(MODEL), "num_inference_steps": steps},
+        seed,
+    )
+    made = draw(comparison, out, calibrate=calibrate, progress=not as_json)
+    return print_json(made.model_dump()) if as_json else _print_model_demo(made, out)
+
+
+def missing_for_demo() -> str | None:
+    """What keeps the embedded model from running here, in words; None where nothing does."""
+    try:
+        models.check(MODEL)
+    except HostError as error:
+        return str(error)
+    for package in ("torchmetrics", "jinja2"):
+        if importlib.util.find_spec(package) is None:
+            return f"{MODEL}'s demo needs the package {package}: {models.INSTALL}"
+    return None
+
+
+def default_budgets(steps: int, of_50: Sequence[int]) -> list[int]:
+    """Budgets in proportion to the steps, none below what the longest interval allows."""
+    return checked_budgets([max(_fewest(steps), steps * share // 50) for share in of_50], steps)
+
+
+def checked_budgets(budgets: Sequence[int], steps: int) -> list[int]:
+    """Each budget once, the largest first; one that no plan can have stops before the long part."""
+    few = _fewest(steps)
+    for budget in budgets:
+        if not few <= budget <= steps:
+            raise TACacheError(
+                f"a run of {steps} steps takes {few} to {steps} evaluations, not {budget}"
+            )
+    return sorted(set(budgets), reverse=True)
+
+
+def _fewest(steps: int) -> int:
+    return len(walk([MAX_SKIP] * steps))
+
+
+def draw(asked: Comparison, out: Path, *, calibrate: bool, progress: bool) -> ModelDemo:
+    """Run the embedded model and write the page beside its pictures."""
+    from tacache.page import write_page
+
+    shipped = models.embedded(MODEL).profile
+    profile = Profile.load(shipped) if shipped.is_file() and not calibrate else None
+    pipe = models.load(MODEL)
+    pipe.set_progress_bar_config(disable=True)
+    made = run_model_demo(pipe, out, asked, profile, progress=progress)
+    write_page(made, out)
+    return made
+
+
+def _print_demo(result: Demo, out: Path) -> None:
     console = Console()
     console.print(_demo_table(result))
     middle = Plan.load(result.plans[len(result.plans) // 2])
@@ -40,8 +129,8 @@ def demo(
 def _demo_table(result: Demo) -> Table:
     table = Table(
         title=f"Distance to the {result.steps}-step result, mean of {result.samples} samples",
-        caption="No model is embedded yet: this runs on an analytic flow, a Gaussian mixture of "
-        "pictures whose exact velocity is known.",
+        caption="This runs on an analytic flow, a Gaussian mixture of pictures whose exact "
+        "velocity is known.",
     )
     for heading in (
         "evaluations",
@@ -56,5 +145,34 @@ def _demo_table(result: Demo) -> Table:
             str(row.evaluations),
             f"{row.speedup:.2f}x",
             *(f"{value:.2%}" for value in (row.tasu, row.reuse, row.fewer_steps)),
+        )
+    return table
+
+
+def _print_model_demo(made: ModelDemo, out: Path) -> None:
+    console = Console()
+    console.print(_model_table(made))
+    for budget in made.budgets:
+        if budget.plan is not None:
+            console.print(f"{budget.evaluations:4d}  {strip(Plan.load(out / budget.plan))}")
+    console.print("      █ evaluated   · reconstructed", style="dim")
+    print(f"Look at {out / 'index.html'}; next: tacache show {out / made.profile}")
+
+
+def _model_table(made: ModelDemo) -> Table:
+    count = len(made.prompts)
+    table = Table(
+        title=f"{made.model}, {made.steps} steps, mean of {count} prompt{'s' * (count > 1)}",
+        caption="Speedup is measured; PSNR and SSIM are to the full-step pictures.",
+    )
+    for heading in ("evaluations", "time", "speedup", "PSNR", "SSIM"):
+        table.add_column(heading, justify="right")
+    for row in made.budgets:
+        table.add_row(
+            str(row.evaluations),
+            f"{row.seconds:.2f} s",
+            f"{row.speedup:.2f}x",
+            "full steps" if row.psnr is None else f"{row.psnr:.2f} dB",
+            "" if row.ssim is None else f"{row.ssim:.4f}",
         )
     return table

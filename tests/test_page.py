@@ -1,0 +1,168 @@
+"""The demo's page: complete, self-contained, and true to the record."""
+
+import base64
+import re
+import sys
+from html.parser import HTMLParser
+
+import pytest
+from PIL import Image
+from support import profile_from
+
+from tacache.demo import Budget, ModelDemo, Picture
+from tacache.errors import HostError
+from tacache.page import LEFT, WIDTHS, drawing, nice_ticks, page, strip, write_page
+from tacache.plan import make_plan
+
+STEPS = 20
+
+
+class Reader(HTMLParser):
+    """Collects tags, and fails on one that is closed without having been opened."""
+
+    EMPTY = frozenset({"meta", "img", "br", "line", "path"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        """A tag opens."""
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        """A tag closes: the one opened last."""
+        if tag not in self.EMPTY:
+            assert self.open.pop() == tag
+
+    def all(self, tag: str, **wanted: str) -> list[dict[str, str]]:
+        """The attributes of all such tags."""
+        return [a for t, a in self.found if t == tag and wanted.items() <= a.items()]
+
+
+@pytest.fixture
+def profile():
+    return profile_from(
+        [0.1 * (-1) ** n for n in range(STEPS)], [0.05 + 0.01 * n for n in range(STEPS)]
+    )
+
+
+@pytest.fixture
+def made(tmp_path, profile) -> ModelDemo:
+    """Two prompts at full steps and two budgets, as the demo leaves them in a folder."""
+    profile.save(tmp_path / "p.json")
+    prompts, pictures, budgets = ("a <b>red</b> fox", "a boat"), [], []
+    for evaluations in (STEPS, 8, 5):
+        full = evaluations == STEPS
+        plan = None
+        if not full:
+            plan = f"{evaluations}.json"
+            make_plan(profile, evaluations=evaluations).save(tmp_path / plan)
+        quality = {"psnr": None if full else 20.0 + evaluations, "ssim": None if full else 0.875}
+        for i, prompt in enumerate(prompts):
+            file = f"{i}-{evaluations}.png"
+            Image.new("RGB", (8, 8), (evaluations, i, 0)).save(tmp_path / file)
+            facts = {"evaluations": evaluations, "file": file, "seconds": evaluations / 10}
+            pictures.append(Picture(prompt=prompt, **facts, **quality))
+        facts = {"evaluations": evaluations, "seconds": evaluations / 10, "plan": plan}
+        budgets.append(Budget(**facts, speedup=STEPS / evaluations, **quality))
+    return ModelDemo(
+        model="tiny-flux", steps=STEPS, seed=0, prompts=prompts, budgets=tuple(budgets),
+        pictures=tuple(pictures), profile="p.json",
+    )  # fmt: skip
+
+
+def test_the_page_holds_its_pictures_in_the_rows_of_their_prompts(made, tmp_path):
+    reader = Reader(page(made, tmp_path))
+    images = reader.all("img")
+    shown = [base64.b64decode(image["src"].partition(",")[2]) for image in images]
+    files = [f"{i}-{evaluations}.png" for i in range(2) for evaluations in (STEPS, 8, 5)]
+    assert shown == [(tmp_path / file).read_bytes() for file in files]
+    assert [image["alt"] for image in images][1] == "a <b>red</b> fox, 8 evaluations"
+    assert reader.open == []
+
+
+def test_the_page_fetches_nothing(made, tmp_path):
+    text = page(made, tmp_path)
+    assert not re.search(r"https?://|url\(|@import|<script|<link", text)
+    sources = re.findall(r'(?:src|href)="([^"]{0,30})', text)
+    assert sources
+    assert all(source.startswith("data:image/png;base64,") for source in sources)
+
+
+def test_prompts_are_text_and_no_markup(made, tmp_path):
+    text = page(made, tmp_path)
+    assert "<b>red</b>" not in text
+    assert "a &lt;b&gt;red&lt;/b&gt; fox" in text
+
+
+def test_the_numbers_are_the_records(made, tmp_path):
+    text = " ".join(re.sub(r"<[^>]+>", " ", page(made, tmp_path)).replace("&nbsp;", " ").split())
+    assert "takes 0.50 s instead of 2.00 s, 4.0 times faster" in text
+    assert "8 0.80 s 2.50x 28.00 dB 0.8750" in text
+    assert "5 0.50 s 4.00x 25.00 dB 0.8750" in text
+    assert text.count("8 evaluations 0.80 s 28.0 dB") == 2
+
+
+def test_the_page_serves_light_dark_wide_and_narrow(made, tmp_path):
+    text = page(made, tmp_path)
+    assert "prefers-color-scheme: dark" in text
+    assert [svg["class"] for svg in Reader(text).all("svg")] == ["wide", "narrow"]
+
+
+def test_the_strips_show_the_anchors(made, tmp_path):
+    reader = Reader(page(made, tmp_path))
+    assert len(reader.all("rect", **{"class": "anchor"})) == len(WIDTHS) * (8 + 5)
+    assert len(reader.all("rect", **{"class": "skip"})) == len(WIDTHS) * (2 * STEPS - 13)
+
+
+def test_strips_and_curves_share_their_columns(profile):
+    plan = make_plan(profile, evaluations=6)
+    drawn = drawing(profile, [plan], WIDTHS[0])
+    columns = [[step.x for step in curve.steps] for curve in drawn.curves]
+    assert columns[0] == columns[1] == [step.x for step in drawn.strips[0].steps]
+    assert columns[0][0] == LEFT
+    assert [n for n, step in enumerate(drawn.strips[0].steps) if step.evaluated] == [*plan.anchors]
+    first = drawn.curves[0].steps[0]
+    start = re.match(r"M([\d.]+),", drawn.curves[0].line)
+    assert start is not None
+    assert float(start[1]) == pytest.approx(first.x + first.width / 2, abs=0.06)
+    assert first.title.startswith("step 0, t = 1.000: MI 0.1 ")
+
+
+def test_a_strip_says_what_happens_at_a_step(profile):
+    plan = make_plan(profile, evaluations=6)
+    titles = [step.title for step in strip(plan, 10.0).steps]
+    assert titles[0] == "step 0: evaluated"
+    assert sum(title.endswith("reconstructed") for title in titles) == STEPS - 6
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.0, 1.0, [0.0, 0.25, 0.5, 0.75, 1.0]),
+        (-0.35, 0.17, [-0.4, -0.2, 0.0, 0.2]),
+        (0.045, 0.066, [0.04, 0.05, 0.06, 0.07]),
+        (2.0, 2.0, [2.0, 2.5]),
+        (0.0, 0.0, [0.0, 0.25]),
+    ],
+)
+def test_ticks_are_round_and_cover_the_values(low, high, ticks):
+    assert nice_ticks(low, high) == ticks
+
+
+def test_write_page_writes_one_file(made, tmp_path):
+    before = set(tmp_path.iterdir())
+    target = write_page(made, tmp_path)
+    assert set(tmp_path.iterdir()) - before == {target}
+    assert target.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_the_page_names_its_extra(made, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(HostError, match=r"tacache\[demo\]"):
+        page(made, tmp_path)

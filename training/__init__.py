@@ -1,0 +1,1 @@
+"""What made the embedded model: data, autoencoder, flow model, export."""

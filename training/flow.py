@@ -1,0 +1,197 @@
+"""Train the flow transformer in resumable chunks.
+
+    python -m training.flow --minutes 8
+    python -m training.flow --minutes 4 --last
+
+Each chunk leaves `flow.pt` in the work folder, from which the next goes on. The learning rate stays
+constant until the last chunk, over which it falls to zero: the export is of its averaged weights.
+"""
+
+import argparse
+import copy
+import json
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from diffusers import AutoencoderKL, FluxPipeline, FluxTransformer2DModel
+from torch import Tensor
+
+from training.config import SIZE, TOKENS, TRANSFORMER, WORK
+from training.corpus import Corpus, load_bank, make_corpus, pictures_of
+from training.text import embed, load_text, package_folder, token_ids
+
+RATE, WARM_UP, DECAY_FROM = 1e-3, 400, 0.5
+EMA = 0.9995
+DROPPED = 0.1  # share of captions left out, for guidance
+
+
+class Examples(NamedTuple):
+    """What the model is trained on: packed latents, and every caption's states and pool."""
+
+    latents: Tensor  # (scenes, 64, 64)
+    states: Tensor  # (scenes, captions, TOKENS, width)
+    pooled: Tensor  # (scenes, captions, width)
+    empty: tuple[Tensor, Tensor]
+
+
+def main() -> None:
+    """Prepare the examples, load or make the model, train one chunk and save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=8)
+    parser.add_argument("--last", action="store_true", help="let the learning rate fall to zero")
+    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--scenes", type=int, default=400_000)
+    parser.add_argument("--pictures", type=Path, default=WORK / "emoji.npz")
+    parser.add_argument("--text", type=Path, default=None, help="MiniLM's folder")
+    parser.add_argument("--out", type=Path, default=WORK)
+    options = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cuda.enable_cudnn_sdp(False)  # its backward pass fails at these sizes
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    examples = load_examples(options, device)
+    state = resume(options.out / "flow.pt", device)
+    torch.manual_seed(1000 + state["step"])
+    train(state, examples, options)
+    torch.save(state, options.out / "flow.pt")
+    state["average"].save_pretrained(options.out / "transformer")
+
+
+def load_examples(options: argparse.Namespace, device: str) -> Examples:
+    """Latents of all scenes and embeddings of all captions, on the device, in about a minute."""
+    started = time.monotonic()
+    bank = load_bank(options.pictures, device)
+    corpus = make_corpus(options.scenes, seed=2, bank=bank)
+    vae = AutoencoderKL.from_pretrained(options.out / "vae").to(device).eval()
+    latents = encode(corpus, bank, vae)
+    tokenizer, encoder = load_text(options.text or package_folder())
+    encoder = encoder.to(device, torch.float32)
+    texts = [text for captions in corpus.captions for text in captions]
+    states, pooled = embed(encoder, token_ids(tokenizer, texts))
+    examples = Examples(
+        latents,
+        states.reshape(len(latents), -1, TOKENS, states.shape[-1]),
+        pooled.reshape(len(latents), -1, pooled.shape[-1]),
+        embed(encoder, token_ids(tokenizer, [""])),
+    )
+    print(f"{len(latents)} examples in {time.monotonic() - started:.0f} s; e.g. {texts[:4]}")
+    return examples
+
+
+@torch.no_grad()
+def encode(corpus: Corpus, bank: Any, vae: Any, batch: int = 512) -> Tensor:
+    """Scaled latents of every scene, packed as FluxPipeline packs them."""
+    packed = []
+    for chosen in torch.arange(len(corpus.captions)).split(batch):
+        with torch.autocast(vae.device.type, torch.bfloat16):
+            latents = vae.encode(pictures_of(corpus.arrays, chosen, bank)).latent_dist.mode()
+        latents = (latents.float() - vae.config.shift_factor) * vae.config.scaling_factor
+        packed.append(FluxPipeline._pack_latents(latents, *latents.shape).bfloat16())
+    return torch.cat(packed)
+
+
+def resume(path: Path, device: str) -> dict[str, Any]:
+    """The training state: model, average, optimizer, steps and seconds done, loss curve."""
+    if path.exists():
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=False)
+        return state
+    torch.manual_seed(0)
+    model = FluxTransformer2DModel(**TRANSFORMER).to(device)
+    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters")
+    for layer in (model.proj_out, model.norm_out.linear):
+        torch.nn.init.zeros_(layer.weight)
+        torch.nn.init.zeros_(layer.bias)
+    for block in (*model.transformer_blocks, *model.single_transformer_blocks):
+        for name in ("norm1", "norm1_context", "norm"):
+            if hasattr(block, name):  # modulation starts at nothing, as in DiT
+                torch.nn.init.zeros_(getattr(block, name).linear.weight)
+                torch.nn.init.zeros_(getattr(block, name).linear.bias)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), RATE, betas=(0.9, 0.98), weight_decay=0.01, fused=device == "cuda"
+    )
+    average = copy.deepcopy(model).requires_grad_(False)
+    return {
+        "model": model,
+        "average": average,
+        "optimizer": optimizer,
+        "step": 0,
+        "seconds": 0.0,
+        "curve": [],
+    }
+
+
+def train(state: dict[str, Any], examples: Examples, options: argparse.Namespace) -> None:
+    """One chunk; the clock runs while steps are made, not while the model compiles."""
+    model, average, optimizer = state["model"], state["average"], state["optimizer"]
+    device = examples.latents.device.type
+    run = torch.compile(model) if device == "cuda" else model
+    ids = FluxPipeline._prepare_latent_image_ids(1, SIZE // 16, SIZE // 16, device, torch.float32)
+    txt_ids = torch.zeros(TOKENS, 3, device=device)
+    limit = options.minutes * 60
+    before, started, recent = state["seconds"], None, []
+    while started is None or time.monotonic() - started < limit:
+        batch = draw(examples, options.batch)
+        with torch.autocast(device, torch.bfloat16):
+            loss = flow_loss(run, *batch, ids, txt_ids)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if started is None:
+            loss.item()
+            started = time.monotonic()
+        spent = time.monotonic() - started
+        state["seconds"] = before + spent
+        for group in optimizer.param_groups:
+            group["lr"] = rate_at(state["step"], spent / limit if options.last else 0.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        decay = min(EMA, (state["step"] + 1) / (state["step"] + 10))
+        torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
+        state["step"] += 1
+        recent.append(loss.detach())
+        if state["step"] % 200 == 0:
+            record = {"step": state["step"], "loss": torch.stack(recent).mean().item()}
+            recent = []
+            state["curve"].append(record)
+            if state["step"] % 1000 == 0:
+                print(json.dumps({**record, "seconds": round(state["seconds"])}), flush=True)
+    (options.out / "flow.jsonl").write_text("".join(json.dumps(r) + "\n" for r in state["curve"]))
+
+
+def rate_at(step: int, done: float) -> float:
+    """Warm-up, then constant, then linear to zero over the last part of the last chunk."""
+    return RATE * min(1.0, (step + 1) / WARM_UP) * min(1.0, max(0.0, (1 - done) / (1 - DECAY_FROM)))
+
+
+def draw(examples: Examples, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A batch: latents with one of their captions, some of them left out."""
+    latents, states, pooled, empty = examples
+    chosen = torch.randint(len(latents), (count,), device=latents.device)
+    which = torch.randint(states.shape[1], (count,), device=latents.device)
+    dropped = torch.rand(count, device=latents.device) < DROPPED
+    text = torch.where(dropped[:, None, None], empty[0], states[chosen, which])
+    pool = torch.where(dropped[:, None], empty[1], pooled[chosen, which])
+    return latents[chosen].float(), text, pool
+
+
+def flow_loss(
+    model: Any, data: Tensor, states: Tensor, pooled: Tensor, ids: Tensor, txt_ids: Tensor
+) -> Tensor:
+    """Squared error of the velocity noise - data at logit-normal times."""
+    noise = torch.randn_like(data)
+    t = torch.sigmoid(torch.randn(len(data), device=data.device))
+    x = torch.lerp(data, noise, t[:, None, None])
+    v = model(
+        hidden_states=x,
+        timestep=t,
+        encoder_hidden_states=states.float(),
+        pooled_projections=pooled.float(),
+        img_ids=ids,
+        txt_ids=txt_ids,
+        return_dict=False,
+    )[0]
+    return (v.float() - (noise - data)).square().mean()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Prompts with known answers, in the manner of GenEval, and the prompts of the sample sheet.
+
+``python -m training.prompts -o training/following.jsonl`` writes one JSON object a line: ``tag``,
+``prompt`` and ``include``, a list of ``class`` (a noun of the vocabulary), ``count`` and, where
+asked for, ``color`` and ``position`` as [relation, index of the other object in the list]. The
+sheet's prompts go to ``sheet.txt`` beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from training.captions import BESIDE, NUMBERS, with_article
+from training.emoji import FOLDER, Thing, load_vocabulary
+from training.scenes import COLOURS
+
+Prompt = dict[str, Any]
+EACH = 20
+RELATIONS = tuple(BESIDE)
+PLAIN = {
+    "left of": "to the left of",
+    "right of": "to the right of",
+    "above": "above",
+    "below": "below",
+}
+SHEET = """\
+a red apple
+a cat
+a dog on a blue background
+a rocket
+a spaceship on a black background
+an automobile
+a puppy
+a bunny on a green background
+a slice of pizza
+an aeroplane against a pink backdrop
+a donut
+two cats
+three rockets
+four strawberries
+3 balloons on a yellow background
+two dice
+four fish
+a trio of penguins
+a blue car
+a purple umbrella
+a green heart on a white background
+a yellow t-shirt
+a pink backpack
+a black telephone
+a cat to the left of a dog
+a dog with a cat on its left
+a hamburger above a guitar
+an owl below a crescent moon
+a bicycle to the right of a house
+a lion on the right and a tiger on the left
+a cup of coffee under an umbrella
+a blue car and a red book
+a green apple and a yellow star
+a purple dress and an orange heart
+a white rose next to a black handbag
+a pink balloon above a blue gift
+a banana and a carrot
+a kitten beside a birthday cake on an orange background
+a jack-o-lantern and a ghost on a purple background
+a frog with a crown
+"""
+
+
+def answer(thing: Thing, count: int = 1, **more: Any) -> Prompt:
+    """What a picture must hold."""
+    return {"class": thing.noun, "count": count, **more}
+
+
+def single_object(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
+    """One object."""
+    thing = rng.choice(things)
+    return f"a photo of {with_article(thing.noun, thing)}", [answer(thing)]
+
+
+def two_object(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
+    """Two different objects."""
+    first, second = rng.sample(things, 2)
+    words = [with_article(thing.noun, thing) for thing in (first, second)]
+    return f"a photo of {words[0]} and {words[1]}", [answer(first), answer(second)]
+
+
+def counting(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
+    """Two, three or four of one object."""
+    thing = rng.choice([thing for thing in things if thing.countable])
+    count = rng.choice(tuple(NUMBERS))
+    return f"a photo of {NUMBERS[count][0]} {thing.plural}", [answer(thing, count)]
+
+
+def colors(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
+    """One object in a colour that is not its own."""
+    thing = rng.choice([thing for thing in things if thing.recolour])
+    colour = rng.choice([colour for colour in COLOURS if colour not in thing.colors])
+    words = with_article(f"{colour} {thing.noun}", thing)
+    return f"a photo of {words}", [answer(thing, color=colour)]
+
+
+def position(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
+    """Two objects, the second placed by the first; the second in the list is the reference."""
+    first, second = rng.sample(things, 2)
+    where = rng.choice(RELATIONS)
+    words = [with_article(thing.noun, thing) for thing in (first, second)]
+    prompt = f"a photo of {words[0]} {PLAIN[where]} {words[1]}"
+    return prompt, [answer(first, position=[where, 1]), answer(second)]
+
+
+def color_attr(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
+    """Two objects in two colours."""
+    pair = rng.sample([thing for thing in things if thing.recolour], 2)
+    chosen = rng.sample(COLOURS, 2)
+    words = [with_article(f"{c} {t.noun}", t) for c, t in zip(chosen, pair, strict=True)]
+    answers = [answer(t, color=c) for c, t in zip(chosen, pair, strict=True)]
+    return f"a photo of {words[0]} and {words[1]}", answers
+
+
+KINDS: tuple[Callable[[random.Random, Sequence[Thing]], tuple[str, list[Prompt]]], ...] = (
+    single_object,
+    two_object,
+    counting,
+    colors,
+    position,
+    color_attr,
+)
+
+
+def make_prompts(things: Sequence[Thing], each: int = EACH, seed: int = 0) -> list[Prompt]:
+    """The test set: ``each`` different prompts of every kind."""
+    rng = random.Random(seed)
+    prompts: list[Prompt] = []
+    for kind in KINDS:
+        made: dict[str, list[Prompt]] = {}
+        while len(made) < each:
+            prompt, include = kind(rng, things)
+            made.setdefault(prompt, include)
+        prompts += [{"tag": kind.__name__, "prompt": p, "include": i} for p, i in made.items()]
+    return prompts
+
+
+def main() -> None:
+    """Write the test set and the sheet."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("-o", "--output", type=Path, default=FOLDER / "following.jsonl")
+    parser.add_argument("--each", type=int, default=EACH, help="prompts of every kind")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    prompts = make_prompts(load_vocabulary(), arguments.each, arguments.seed)
+    lines = [json.dumps(prompt) for prompt in prompts]
+    arguments.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    sheet = arguments.output.with_name("sheet.txt")
+    sheet.write_text(SHEET, encoding="utf-8")
+    print(f"{len(prompts)} prompts -> {arguments.output}; the sheet's -> {sheet}")
+
+
+if __name__ == "__main__":
+    main()
