@@ -1,0 +1,77 @@
+"""A plan and the run it meets: the same grid or another, the same latents or others."""
+
+import logging
+
+from tacache.errors import HostError
+from tacache.plan import Plan, from_step, replan, with_breaks
+
+logger = logging.getLogger("tacache.diffusers")
+
+# Two grids are the same if no noise level differs by more; a change of shift moves them further.
+GRID_TOLERANCE = 1e-4
+
+
+def fit_to_run(plan: Plan, times: tuple[float, ...], start: int = 0) -> Plan:
+    """The plan for this run's grid, from step `start` on; an error where it cannot be had."""
+    grid = times[start:]
+    if _same_grid(plan.times, grid):
+        return plan
+    if plan.rule != "fitted":
+        moved = replan(plan, grid)
+        logger.warning(
+            "the plan is for %d steps from %.4g, this run has %d from %.4g: planned again with its "
+            "thresholds, %d evaluations",
+            plan.steps, plan.times[0], moved.steps, moved.times[0], moved.evaluations,
+        )  # fmt: skip
+        return moved
+    if plan.steps != len(times) - 1:
+        raise HostError(
+            f"the fitted plan has {plan.steps} steps, this run has {len(times) - 1}: fit one with "
+            f"that many steps"
+        )
+    if not _same_grid(plan.times, times):
+        largest = max(abs(a - b) for a, b in zip(plan.times, times, strict=True))
+        logger.warning(
+            "the fitted plan's noise levels differ from this run's by up to %.3g (another shift): "
+            "expect a lower fidelity than its certificate says", largest,
+        )  # fmt: skip
+        plan = Plan.model_validate({**plan.model_dump(), "times": times})
+    return from_step(plan, start) if start else plan
+
+
+def with_parts(plan: Plan, breaks: tuple[float, ...]) -> Plan:
+    """The plan with an anchor where this run changes its expert or guidance."""
+    if not breaks or breaks == plan.breaks:
+        return plan
+    changed = with_breaks(plan, breaks)
+    logger.warning(
+        "this run changes its expert or guidance at noise levels %s, which the plan does not know: "
+        "anchors added, %d evaluations", ", ".join(f"{b:g}" for b in breaks), changed.evaluations,
+    )  # fmt: skip
+    return changed
+
+
+def check_latent_shape(plan: Plan, shape: tuple[int, ...]) -> None:
+    """Another kind of latent is an error; another size of the same kind gets a warning."""
+    known = plan.host.latent_shape
+    if known is None or known == shape:
+        return
+    if len(known) != len(shape) or _channels(known) != _channels(shape):
+        raise HostError(
+            f"the plan is for latents of shape {known}, this run has {shape}: calibrate this model"
+        )
+    logger.warning(
+        "the plan was made for latents of shape %s, this run has %s: calibrate at this size for "
+        "the best fidelity", known, shape,
+    )  # fmt: skip
+
+
+def _same_grid(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return len(a) == len(b) and all(abs(x - y) <= GRID_TOLERANCE for x, y in zip(a, b, strict=True))
+
+
+def _channels(shape: tuple[int, ...]) -> int | None:
+    """The size that belongs to the model: last where tokens are packed, else first."""
+    if not shape:
+        return None
+    return shape[-1] if len(shape) == 2 else shape[0]
