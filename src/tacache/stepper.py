@@ -24,7 +24,8 @@ class Stepper:
         self.plan = plan
         self._anchors = frozenset(plan.anchors)
         self._breaks = frozenset(plan.break_steps)
-        self._kept = max(map(len, plan.weights)) if plan.weights else 2
+        self._turns = plan.rule in ("tasu", "direction")
+        self._kept = max(map(len, plan.weights)) if plan.weights else 1 + self._turns
         self.reset()
 
     def reset(self) -> None:
@@ -85,8 +86,7 @@ class Stepper:
         return self._arc.velocity().to(latest.dtype)
 
     def _start_arc(self) -> Arc:
-        turns = self.plan.rule in ("tasu", "direction")
-        previous = self._history[1] if turns and len(self._history) > 1 else None
+        previous = self._history[1] if len(self._history) > 1 else None
         return start_arc(self._history[0], previous)
 
 
