@@ -95,3 +95,10 @@ def test_public_names_are_those_that_are_there():
     assert all(hasattr(tacache, name) for name in tacache.__all__)
     for name in ("time_grid", "calibrate", "Profile", "make_plan", "Plan", "sample", "Stepper"):
         assert name in tacache.__all__
+
+
+def test_without_diffusers_the_error_names_the_extra():
+    code = "import sys; sys.modules['diffusers'] = None; import tacache.diffusers"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode != 0
+    assert "pip install 'tacache[diffusers]'" in result.stderr

@@ -1,5 +1,12 @@
 """Every flow pipeline of diffusers, by swapping its scheduler for one that carries a plan."""
 
+try:
+    import diffusers as _diffusers  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "tacache.diffusers needs diffusers: pip install 'tacache[diffusers]'", name=error.name
+    ) from error
+
 from tacache.diffusers.calibration import calibrate
 from tacache.diffusers.host import applied, apply, remove
 from tacache.diffusers.schedulers import (
