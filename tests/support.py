@@ -71,3 +71,16 @@ variations = st.one_of(
     st.floats(0, 2, allow_nan=False, allow_subnormal=False),
 )
 seeds = st.integers(0, 2**31)
+
+
+TIMES = (1.0, 0.75, 0.5, 0.25, 0.0)
+
+
+def fitted(**changes):
+    fields = {"rule": "fitted", "times": TIMES, "anchors": (0, 2), "weights": ((1.0,), (1.5, -0.5))}
+    return Plan(**{**fields, **changes})
+
+
+def tasu(**changes):
+    fields = {"magnitude": (-1.0, 0.5, 0.0, 0.0), "direction": (0.1, 0.2, 0.3, 0.3)}
+    return Plan(**{"rule": "tasu", "times": TIMES, "anchors": (0, 1, 3), **fields, **changes})

@@ -15,7 +15,7 @@ from diffusers import DiffusionPipeline, FirstBlockCacheConfig
 
 from tacache import HostError, Plan, make_plan, time_grid
 from tacache.diffusers import applied, apply, calibrate, remove
-from tacache.plan import replan
+from tacache.replanning import replan
 from tests.diffusers_support import (
     EVALUATIONS,
     STEPS,

@@ -19,6 +19,7 @@ LAYERS = [
     {"decomposition", "velocity", "metrics", "models"},
     {"rules"},
     {"schedule", "profile", "plan"},
+    {"replanning"},
     {"stepper", "calibration"},
     {"diagnostics", "render"},
     {"demo"},

@@ -4,24 +4,11 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import PROFILE_RULES, profile_from, variations
+from support import PROFILE_RULES, fitted, profile_from, tasu, variations
 
 from tacache import Host, Plan, PlanError, Profile, TACacheError, make_plan, time_grid
-from tacache.plan import from_step, replan, step_variation, with_breaks
+from tacache.plan import step_variation
 from tacache.schedule import interval_table, walk
-
-TIMES = (1.0, 0.75, 0.5, 0.25, 0.0)
-
-
-def fitted(**changes):
-    fields = {"rule": "fitted", "times": TIMES, "anchors": (0, 2), "weights": ((1.0,), (1.5, -0.5))}
-    return Plan(**{**fields, **changes})
-
-
-def tasu(**changes):
-    fields = {"magnitude": (-1.0, 0.5, 0.0, 0.0), "direction": (0.1, 0.2, 0.3, 0.3)}
-    return Plan(**{"rule": "tasu", "times": TIMES, "anchors": (0, 1, 3), **fields, **changes})
-
 
 # --- making one
 
@@ -272,64 +259,3 @@ def test_a_profile_with_breaks_gives_a_plan_with_breaks(profile):
         plan = make_plan(parted, **wish)
         assert plan.breaks == parted.breaks
         assert {0, 1, 10, 11} <= set(plan.anchors)
-
-
-def test_a_plan_is_made_anew_on_another_grid(profile):
-    plan = make_plan(profile, tau_k=0.3, tau_d=0.4, max_skip=6, rule="direction")
-    times = time_grid(33, shift=2.0)
-    moved = replan(plan, times)
-    expected = make_plan(
-        profile.resample(times), tau_k=0.3, tau_d=0.4, max_skip=6, rule="direction"
-    )
-    assert moved == expected
-    assert replan(plan, plan.times) == plan
-
-
-def test_a_full_plan_is_full_on_any_grid():
-    moved = replan(Plan.full(TIMES).model_copy(update={"host": Host(model="m")}), time_grid(9))
-    assert (moved.evaluations, moved.steps, moved.host.model) == (9, 9, "m")
-
-
-def test_a_plan_without_thresholds_does_not_move():
-    for plan in (fitted(), tasu()):
-        with pytest.raises(PlanError, match=f"a {plan.rule} plan without .*: make one for this"):
-            replan(plan, time_grid(9))
-
-
-def test_breaks_put_in_later_add_their_anchors():
-    plan = with_breaks(tasu(anchors=(0, 3)), [0.8])
-    assert plan.anchors == (0, 1, 2, 3)
-    assert plan.break_steps == (1,)
-    assert with_breaks(plan, [0.8]) is plan
-    parted = with_breaks(fitted(anchors=(0, 3)), [0.8])
-    assert parted.anchors == (0, 1, 2, 3)
-    assert parted.weights == ((1.0,),) * 4  # no row meets the velocities it was fitted on
-
-
-def test_weights_that_meet_their_velocities_outlive_a_break():
-    times = tuple(time_grid(12))
-    rows = ((1.0,), (1.5, -0.5), (1.6, -0.6), (1.7, -0.7), (1.8, -0.8))
-    plan = Plan(rule="fitted", times=times, anchors=(0, 1, 3, 6, 9), weights=rows)
-    parted = with_breaks(plan, [times[4] + 1e-9])
-    assert parted.anchors == (0, 1, 3, 4, 5, 6, 9)
-    # 3 ends sooner now, 4 and 5 are new, 6 met 3; 0, 1 and 9 are as they were.
-    assert parted.weights == (rows[0], rows[1], (1.0,), (1.0,), (1.0,), (1.0,), rows[4])
-
-
-def test_a_split_plan_keeps_its_share_of_evaluations_on_another_grid():
-    times = time_grid(21)
-    even = Profile.from_samples(times, [[0.0]] * 20, [[0.0625]] * 20)
-    plan = make_plan(even, evaluations=10)
-    by_thresholds = make_plan(even, tau_k=plan.tau_k, tau_d=plan.tau_d)
-    assert by_thresholds.evaluations < 10  # only splits reach 10
-    assert replan(plan, times).evaluations == 10
-    assert replan(plan, time_grid(42)).evaluations == 20
-
-
-def test_a_plan_from_a_later_step_starts_without_history():
-    plan = from_step(tasu(anchors=(0, 1, 3)), 1)
-    assert (plan.times, plan.anchors) == (TIMES[1:], (0, 1, 2))
-    assert (plan.magnitude, plan.direction) == ((0.5, 0.0, 0.0), (0.2, 0.3, 0.3))
-    late = from_step(fitted(), 3)
-    assert (late.anchors, late.weights) == ((0,), ((1.0,),))
-    assert from_step(fitted(), 2).weights == ((1.0,), (1.0,))

@@ -3,7 +3,8 @@
 import logging
 
 from tacache.errors import HostError
-from tacache.plan import Plan, from_step, replan, with_breaks
+from tacache.plan import Plan
+from tacache.replanning import from_step, replan, with_breaks
 
 logger = logging.getLogger("tacache.diffusers")
 

@@ -1,0 +1,110 @@
+"""The same plan for another grid, for a run with breaks, or from a later step on."""
+
+from collections.abc import Iterable, Sequence
+
+from tacache.errors import PlanError
+from tacache.grid import as_times, break_steps
+from tacache.plan import Plan, make_plan
+from tacache.profile import Profile
+from tacache.schedule import longest_intervals, walk
+
+
+def replan(plan: Plan, times: Iterable[float]) -> Plan:
+    """The plan its stored rates and thresholds give on another grid.
+
+    Where thresholds alone do not give its anchors (intervals were split to meet a budget), the same
+    share of the new grid's steps is evaluated. A plan that evaluates every step does so on any
+    grid, and one step is always evaluated.
+    """
+    grid = as_times(times)
+    if len(grid) == 2 or (plan.evaluations == plan.steps and plan.weights is None):
+        return Plan.full(grid).model_copy(update={"host": plan.host})
+    measured = _profile_of(plan)
+    limits = {"max_skip": plan.max_skip, "rule": plan.rule}
+    thresholds = {"tau_k": plan.tau_k, "tau_d": plan.tau_d, **limits}
+    if make_plan(measured, **thresholds).anchors == plan.anchors:  # type: ignore[arg-type]
+        return make_plan(measured.resample(grid), **thresholds)  # type: ignore[arg-type]
+    steps = len(grid) - 1
+    budget = round(plan.evaluations * steps / plan.steps)
+    moved = measured.resample(grid)
+    parts = break_steps(grid, plan.breaks)
+    fewest = len(walk(longest_intervals(steps, plan.max_skip or 1, parts)))
+    evaluations = min(max(budget, fewest), steps)
+    return make_plan(moved, evaluations=evaluations, **limits)  # type: ignore[arg-type]
+
+
+def _profile_of(plan: Plan) -> Profile:
+    """The profile a plan was made from, as far as it kept it."""
+    limits = (plan.tau_k, plan.tau_d, plan.max_skip)
+    if plan.magnitude is None or plan.direction is None or None in limits:
+        raise PlanError(
+            f"a {plan.rule} plan without rates and thresholds of its own cannot move to another "
+            "grid: make one for this grid"
+        )
+    unknown = (0.0,) * plan.steps
+    return Profile(
+        times=plan.times,
+        samples=plan.samples or 1,
+        magnitude=plan.magnitude,
+        magnitude_std=unknown,
+        direction=plan.direction,
+        direction_std=unknown,
+        breaks=plan.breaks,
+        host=plan.host,
+    )
+
+
+def with_breaks(plan: Plan, breaks: Iterable[float]) -> Plan:
+    """The plan with these breaks: where a new part starts, an anchor, and another to learn from."""
+    wanted = tuple(breaks)
+    if wanted == plan.breaks:
+        return plan
+    starts = break_steps(plan.times, wanted)
+    extra = {n for start in starts for n in (start, start + 1) if n < plan.steps}
+    anchors = tuple(sorted({*plan.anchors, *extra}))
+    changed = {
+        "breaks": wanted,
+        "anchors": anchors,
+        "weights": _weights_for(plan, anchors, starts),
+    }
+    return Plan.model_validate({**plan.model_dump(), **changed})
+
+
+def from_step(plan: Plan, start: int) -> Plan:
+    """The plan for the steps from `start` on, where no history is known yet."""
+    kept = sorted({start, start + 1} | {n for n in plan.anchors if n >= start})
+    anchors = tuple(n for n in kept if n < plan.steps)
+    changed = {
+        "times": plan.times[start:],
+        "anchors": tuple(n - start for n in anchors),
+        "magnitude": plan.magnitude and plan.magnitude[start:],
+        "direction": plan.direction and plan.direction[start:],
+        "weights": _weights_for(plan, anchors, (start,)),
+    }
+    return Plan.model_validate({**plan.model_dump(), **changed})
+
+
+def _weights_for(
+    plan: Plan, anchors: Sequence[int], starts: Sequence[int]
+) -> tuple[tuple[float, ...], ...] | None:
+    """Fitted weights for other anchors: a row is kept if it meets the velocities it was fitted on.
+
+    Elsewhere, and where history was dropped at one of `starts`, the newest velocity is reused.
+    """
+    if plan.weights is None:
+        return None
+    fitted = dict(zip(plan.anchors, plan.weights, strict=True))
+
+    def row(i: int) -> tuple[float, ...]:
+        stored = fitted.get(anchors[i], ())
+        first = max((n for n in starts if n <= anchors[i]), default=0)
+        reach = plan.anchors.index(anchors[i]) if stored else 0
+        met = plan.anchors[max(0, reach - len(stored) + 1) : reach + 1]
+        now = tuple(anchors[max(0, i - len(stored) + 1) : i + 1])
+        same_interval = i + 1 == len(anchors) or (
+            reach + 1 < plan.evaluations and anchors[i + 1] == plan.anchors[reach + 1]
+        )
+        kept = stored and met == now and met[0] >= first and same_interval
+        return stored if kept else (1.0,)
+
+    return tuple(row(i) for i in range(len(anchors)))
