@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
 from tacache.cli import app
-from tacache.diffusers import generation
+from tacache.diffusers import apply, generation, loading
 from tacache.plan import Plan
 from tacache.profile import Profile
 from tests.tiny import PIPELINES
@@ -139,6 +140,42 @@ def test_generate_without_a_plan_makes_every_step(folders, tmp_path):
     assert made.exit_code == 0, made.output
     assert "evaluations" not in made.output
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_pipeline_saved_with_its_plan_follows_it_and_compares_to_full_steps(
+    folders, flux_plan, tmp_path
+):
+    pipe = PIPELINES["flux"].build()
+    apply(pipe, Plan.load(flux_plan))
+    pipe.save_pretrained(tmp_path / "model")
+    size = [*SIZE, "--steps", 10]
+    followed = run(
+        "generate", tmp_path / "model", "--prompt", "boat", *size, "-o", tmp_path, "--json"
+    )
+    (output,) = json.loads(followed.stdout)["outputs"]
+    assert output["evaluations"] == 5
+    compared = run(
+        "generate",
+        tmp_path / "model",
+        "--plan",
+        flux_plan,
+        "--prompt",
+        "boat",
+        "--compare",
+        "-o",
+        tmp_path,
+        "--json",
+    )
+    (output,) = json.loads(compared.stdout)["outputs"]
+    assert output["evaluations"] == 5
+    assert output["psnr"] < 100  # the full steps were not those of the saved plan
+
+
+def test_processes_of_one_launcher_take_a_device_each(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert loading.default_device() == "cuda:0"
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert loading.default_device() == "cuda:3"
 
 
 @pytest.mark.parametrize(("options", "suffix"), [([], ".mp4"), (["--gif"], ".gif")])

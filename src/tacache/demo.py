@@ -230,7 +230,7 @@ def _steady_threads(pipe: Any) -> Iterator[None]:
 def _draw(pipe: Any, prompt: str, asked: Comparison) -> Drawn:
     from tacache.diffusers.runs import Run, run_arguments
 
-    arguments = run_arguments(Run((prompt,), (asked.seed,)), asked.call, pipe._execution_device)
+    arguments = run_arguments(Run((prompt,), (asked.seed,)), asked.call)
     started = time.perf_counter()
     pixels = pipe(**arguments, output_type="pt").images[0].float().cpu()  # waits for the device
     return Drawn(pixels, time.perf_counter() - started)

@@ -97,7 +97,9 @@ def calibrate(
 
 def generate(
     model: Model,
-    plan: Annotated[Path | None, typer.Option(help="A plan file [default: full steps].")] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="A plan file [default: as saved, else none].")
+    ] = None,
     prompt: Annotated[list[str] | None, typer.Option(help="A prompt; may be repeated.")] = None,
     prompts: Annotated[str | None, typer.Option(help=PROMPTS_HELP)] = None,
     number: Annotated[int, typer.Option("-n", min=1, help="Outputs a prompt.")] = 1,

@@ -139,7 +139,7 @@ def _measure_run(
     pipe: Any, run: Run, call: dict[str, Any], prompts: Sequence[str] | None
 ) -> Profile:
     with recording(pipe) as recorder, torch.no_grad():
-        pipe(**run_arguments(run, _latents_only(pipe, call), pipe._execution_device))
+        pipe(**run_arguments(run, _latents_only(pipe, call)))
     if not recorder.trajectories:
         raise HostError(f"{type(pipe).__name__} never called its scheduler's step")
     v = recorder.trajectories[0].latest

@@ -2,6 +2,7 @@
 
 import re
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,13 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tacache.diffusers.host import applied
+from tacache.diffusers.host import applied, without_plan
 from tacache.diffusers.runs import Run, check_call_names, run_arguments
 from tacache.files import Frozen
 from tacache.metrics import psnr
 from tacache.plan import Plan
-
-CLIP_SUFFIXES = (".mp4", ".gif")
 
 
 class Made(NamedTuple):
@@ -49,28 +48,25 @@ class Request(NamedTuple):
 
 
 def generate(pipe: Any, prompt: str, seed: int, request: Request, stem: Path) -> Output:
-    """Make one picture or clip, write it to `stem` with its suffix, and compare if asked."""
+    """Make one picture or clip, write it to `stem` with its suffix, and compare if asked.
+
+    Without a plan the pipeline runs as it was loaded: one that was saved with a plan follows it.
+    """
     check_call_names(pipe, request.call)
-    full = None
-    if request.plan is None or request.compare:
-        full = _make(pipe, prompt, seed, request.call)
-    if request.plan is None:
-        assert full is not None
-        file = write(full.pixels, stem, request)
-        return Output(prompt=prompt, seed=seed, file=str(file), seconds=full.seconds)
-    with applied(pipe, request.plan):
+    with nullcontext() if request.plan is None else applied(pipe, request.plan):
         made = _make(pipe, prompt, seed, request.call)
-        followed = pipe.scheduler.run_plan
-    file = write(made.pixels, stem, request)
+        followed = getattr(pipe.scheduler, "run_plan", None)
     output = Output(
         prompt=prompt,
         seed=seed,
-        file=str(file),
+        file=str(write(made.pixels, stem, request)),
         seconds=made.seconds,
-        evaluations=followed.evaluations,
+        evaluations=None if followed is None else followed.evaluations,
     )
-    if full is None:
+    if not request.compare:
         return output
+    with without_plan(pipe):
+        full = _make(pipe, prompt, seed, request.call)
     full_file = write(full.pixels, stem.with_name(f"{stem.name}-full"), request)
     fidelity = psnr(*(torch.from_numpy(one.pixels)[None] for one in (full, made)))
     compared = {
@@ -118,7 +114,7 @@ def warm_up(pipe: Any, prompt: str, call: dict[str, Any]) -> None:
 
 
 def _make(pipe: Any, prompt: str, seed: int, call: dict[str, Any]) -> Made:
-    arguments = run_arguments(Run((prompt,), (seed,)), call, pipe._execution_device)
+    arguments = run_arguments(Run((prompt,), (seed,)), call)
     _synchronize()
     started = time.perf_counter()
     result = pipe(**arguments, output_type="np", return_dict=False)[0]

@@ -58,6 +58,17 @@ def applied(pipe: Any, plan: Plan, *, strength: float | None = None) -> Iterator
         pipe.scheduler = before
 
 
+@contextmanager
+def without_plan(pipe: Any) -> Iterator[Any]:
+    """Full steps for the length of a `with` block, whatever plan the pipeline was saved with."""
+    before = pipe.scheduler
+    pipe.scheduler = plain_scheduler(pipe)
+    try:
+        yield pipe
+    finally:
+        pipe.scheduler = before
+
+
 def plain_scheduler(pipe: Any) -> Any:
     """The pipeline's own scheduler, without a plan; an error where it cannot carry one."""
     name = type(pipe).__name__

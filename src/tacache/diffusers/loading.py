@@ -1,5 +1,6 @@
 """Loading a pipeline by its name, from a hub or a folder, as the command line's options say."""
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +61,8 @@ def _load(model: str, dtype: torch.dtype) -> Any:
 def default_device() -> str:
     """The fastest device there is."""
     if torch.cuda.is_available():
-        return "cuda"
+        # Processes of one launcher share the devices out between them.
+        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 

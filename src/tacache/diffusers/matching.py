@@ -20,8 +20,8 @@ def fit_to_run(plan: Plan, times: tuple[float, ...], start: int = 0) -> Plan:
     if plan.rule != "fitted":
         moved = replan(plan, grid)
         logger.warning(
-            "the plan is for %d steps from %.4g, this run has %d from %.4g: planned again with its "
-            "thresholds, %d evaluations",
+            "the plan is for %d steps from %.4g, this run has %d from %.4g: planned again from its "
+            "rates, %d evaluations",
             plan.steps, plan.times[0], moved.steps, moved.times[0], moved.evaluations,
         )  # fmt: skip
         return moved

@@ -32,9 +32,12 @@ def plan_runs(prompts: Sequence[str] | None, seeds: Sequence[int], batch_size: i
     ]
 
 
-def run_arguments(run: Run, call: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """The pipeline's keyword arguments for one run; one generator a sample."""
-    generators = [torch.Generator(_generator_device(device)).manual_seed(s) for s in run.seeds]
+def run_arguments(run: Run, call: dict[str, Any]) -> dict[str, Any]:
+    """The pipeline's keyword arguments for one run; one generator a sample.
+
+    Noise is drawn on the CPU, so that a seed gives the same on every machine and device.
+    """
+    generators = [torch.Generator().manual_seed(seed) for seed in run.seeds]
     arguments = {**call, "generator": generators if len(generators) > 1 else generators[0]}
     if run.prompts is not None:
         arguments["prompt"] = list(run.prompts) if len(run.prompts) > 1 else run.prompts[0]
@@ -53,8 +56,3 @@ def check_call_names(pipe: Any, call: dict[str, Any]) -> None:
                 f"{type(pipe).__name__} has no argument {name!r}"
                 + (f" (meant {close[0]!r}?)" if close else "")
             )
-
-
-def _generator_device(device: torch.device) -> str:
-    """Noise drawn on the CPU is the same on every machine."""
-    return "cpu" if device.type in ("cpu", "mps", "meta") else device.type
