@@ -1,13 +1,20 @@
+import json
 import random
 import re
+import sys
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from tacache import demo, models
+from tacache.prompts import read_prompts
+from training import prompts as prompts_module
 from training.captions import BESIDE, GROUPS, NUMBERS, OTHER_WORDS, caption, place_words
 from training.emoji import Thing, load_vocabulary
-from training.prompts import SHEET, make_prompts
+from training.prompts import CATEGORIES, SET_SIZE, SETS, SHEET, make_prompts, make_sets
 from training.recolour import TARGETS, recolour, to_hsv, to_rgb
 from training.render import Bank, build_bank, render
 from training.scenes import (
@@ -281,3 +288,53 @@ def test_prompts_have_known_answers() -> None:
             assert wanted.get("color", "") in prompt["prompt"]
             assert wanted.get("position", ["left of", 1])[0] in BESIDE
     assert len(SHEET.splitlines()) == 40
+
+
+FOLDER = Path(prompts_module.__file__).parent
+OWN = models.embedded("tiny-flux").folder
+
+
+def bare(prompts: list[str] | tuple[str, ...]) -> set[str]:
+    return {prompt.lower().removeprefix("a photo of ") for prompt in prompts}
+
+
+def test_the_command_writes_the_committed_prompts(tmp_path, monkeypatch) -> None:
+    output = tmp_path / "following.jsonl"
+    command = ["prompts", "-o", str(output), "--sets", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", command)
+    prompts_module.main()
+    assert output.read_bytes() == (FOLDER / "following.jsonl").read_bytes()
+    assert (tmp_path / "sheet.txt").read_bytes() == (FOLDER / "sheet.txt").read_bytes()
+    for name in SETS:
+        made = (tmp_path / f"{name}.jsonl").read_bytes()
+        assert made == (OWN / f"{name}.jsonl").read_bytes()
+
+
+def test_the_models_prompts_are_in_no_other_set() -> None:
+    known = [json.loads(line) for line in (FOLDER / "following.jsonl").read_text().splitlines()]
+    others = [
+        bare([item["prompt"] for item in known]),
+        bare(SHEET.splitlines()),
+        bare(demo.PROMPTS),
+    ]
+    calibration, test = (bare(read_prompts(OWN / f"{name}.jsonl")) for name in SETS)
+    assert len(calibration) == len(test) == SET_SIZE == 60
+    assert not calibration & test
+    for other in others:
+        assert not (calibration | test) & other
+
+
+def test_the_models_prompts_are_balanced_from_the_first_on() -> None:
+    for chosen in make_sets(load_vocabulary(), []).values():
+        categories = [one["category"] for one in chosen]
+        assert set(categories[: len(CATEGORIES)]) == set(CATEGORIES)
+        counts = Counter(categories)
+        assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_the_models_prompts_avoid_what_is_taken() -> None:
+    things = load_vocabulary()
+    first = make_sets(things, [])["calibration"]
+    taken = [f"A photo of {one['prompt']}" for one in first]
+    again = {one["prompt"] for chosen in make_sets(things, taken).values() for one in chosen}
+    assert not again & {one["prompt"] for one in first}

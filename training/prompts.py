@@ -1,9 +1,10 @@
-"""Prompts with known answers, in the manner of GenEval, and the prompts of the sample sheet.
+"""Prompts with known answers, in the manner of GenEval, the sheet's prompts and the model's own.
 
 ``python -m training.prompts -o training/following.jsonl`` writes one JSON object a line: ``tag``,
 ``prompt`` and ``include``, a list of ``class`` (a noun of the vocabulary), ``count`` and, where
 asked for, ``color`` and ``position`` as [relation, index of the other object in the list]. The
-sheet's prompts go to ``sheet.txt`` beside it.
+sheet's prompts go to ``sheet.txt`` beside it; ``calibration.jsonl`` and ``test.jsonl``, of
+``category`` and ``prompt``, into the model's folder. No prompt is in two of these files.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from training.captions import BESIDE, NUMBERS, with_article
+from tacache.demo import PROMPTS
+from tacache.models import embedded
+from training.captions import BEHIND, BESIDE, NUMBERS, with_article
 from training.emoji import FOLDER, Thing, load_vocabulary
-from training.scenes import COLOURS
+from training.scenes import BACKGROUNDS, COLOURS
 
 Prompt = dict[str, Any]
 EACH = 20
+SETS, SET_SIZE, SETS_SEED = ("calibration", "test"), 60, 1
+STYLE = "a photo of "  # how GenEval begins every prompt
 RELATIONS = tuple(BESIDE)
 PLAIN = {
     "left of": "to the left of",
@@ -80,21 +85,21 @@ def answer(thing: Thing, count: int = 1, **more: Any) -> Prompt:
 def single_object(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
     """One object."""
     thing = rng.choice(things)
-    return f"a photo of {with_article(thing.noun, thing)}", [answer(thing)]
+    return f"{STYLE}{with_article(thing.noun, thing)}", [answer(thing)]
 
 
 def two_object(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
     """Two different objects."""
     first, second = rng.sample(things, 2)
     words = [with_article(thing.noun, thing) for thing in (first, second)]
-    return f"a photo of {words[0]} and {words[1]}", [answer(first), answer(second)]
+    return f"{STYLE}{words[0]} and {words[1]}", [answer(first), answer(second)]
 
 
 def counting(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
     """Two, three or four of one object."""
     thing = rng.choice([thing for thing in things if thing.countable])
     count = rng.choice(tuple(NUMBERS))
-    return f"a photo of {NUMBERS[count][0]} {thing.plural}", [answer(thing, count)]
+    return f"{STYLE}{NUMBERS[count][0]} {thing.plural}", [answer(thing, count)]
 
 
 def colors(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
@@ -102,7 +107,7 @@ def colors(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Promp
     thing = rng.choice([thing for thing in things if thing.recolour])
     colour = rng.choice([colour for colour in COLOURS if colour not in thing.colors])
     words = with_article(f"{colour} {thing.noun}", thing)
-    return f"a photo of {words}", [answer(thing, color=colour)]
+    return f"{STYLE}{words}", [answer(thing, color=colour)]
 
 
 def position(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
@@ -110,7 +115,7 @@ def position(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Pro
     first, second = rng.sample(things, 2)
     where = rng.choice(RELATIONS)
     words = [with_article(thing.noun, thing) for thing in (first, second)]
-    prompt = f"a photo of {words[0]} {PLAIN[where]} {words[1]}"
+    prompt = f"{STYLE}{words[0]} {PLAIN[where]} {words[1]}"
     return prompt, [answer(first, position=[where, 1]), answer(second)]
 
 
@@ -120,7 +125,7 @@ def color_attr(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[P
     chosen = rng.sample(COLOURS, 2)
     words = [with_article(f"{c} {t.noun}", t) for c, t in zip(chosen, pair, strict=True)]
     answers = [answer(t, color=c) for c, t in zip(chosen, pair, strict=True)]
-    return f"a photo of {words[0]} and {words[1]}", answers
+    return f"{STYLE}{words[0]} and {words[1]}", answers
 
 
 KINDS: tuple[Callable[[random.Random, Sequence[Thing]], tuple[str, list[Prompt]]], ...] = (
@@ -146,19 +151,87 @@ def make_prompts(things: Sequence[Thing], each: int = EACH, seed: int = 0) -> li
     return prompts
 
 
+def backgrounds(rng: random.Random, things: Sequence[Thing]) -> str:
+    """One object on a coloured ground, in several forms."""
+    thing = rng.choice(things)
+    ground = rng.choice([name for name in BACKGROUNDS if name not in thing.colors])
+    words = rng.choice(BEHIND).format(with_article(thing.noun, thing), c=ground)
+    return words.replace("a orange", "an orange")
+
+
+def synonyms(rng: random.Random, things: Sequence[Thing]) -> str:
+    """One object by another name."""
+    thing = rng.choice([thing for thing in things if thing.synonyms])
+    return with_article(rng.choice(list(thing.synonyms)), thing)
+
+
+def place(rng: random.Random, things: Sequence[Thing]) -> str:
+    """Two objects and their places, in every form the captions have."""
+    chosen = rng.sample([thing for thing in things if thing.countable], 2)  # "on its left"
+    first, second = (with_article(thing.noun, thing) for thing in chosen)
+    return rng.choice(BESIDE[rng.choice(RELATIONS)]).format(a=first, b=second)
+
+
+def plain(
+    kind: Callable[[random.Random, Sequence[Thing]], tuple[str, list[Prompt]]],
+) -> Callable[[random.Random, Sequence[Thing]], str]:
+    """A kind with answers as one without them, and without its style."""
+    return lambda rng, things: kind(rng, things)[0].removeprefix(STYLE)
+
+
+CATEGORIES: dict[str, Callable[[random.Random, Sequence[Thing]], str]] = {
+    "single object": plain(single_object),
+    "two objects": plain(two_object),
+    "counting": plain(counting),
+    "colours": plain(colors),
+    "position": place,
+    "colour attribution": plain(color_attr),
+    "backgrounds": backgrounds,
+    "synonyms": synonyms,
+}
+
+
+def make_sets(
+    things: Sequence[Thing], taken: Sequence[str], size: int = SET_SIZE, seed: int = SETS_SEED
+) -> dict[str, list[Prompt]]:
+    """The model's prompts for calibration and test: categories in turn, none of those taken."""
+    rng = random.Random(seed)
+    used = {prompt.lower().removeprefix(STYLE) for prompt in taken}
+    sets: dict[str, list[Prompt]] = {}
+    for name in SETS:
+        sets[name] = []
+        while len(sets[name]) < size:
+            category = tuple(CATEGORIES)[len(sets[name]) % len(CATEGORIES)]
+            prompt = CATEGORIES[category](rng, things)
+            if prompt not in used:
+                used.add(prompt)
+                sets[name].append({"category": category, "prompt": prompt})
+    return sets
+
+
+def write_lines(path: Path, prompts: Sequence[Prompt]) -> None:
+    """Prompts as JSON lines."""
+    path.write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts), encoding="utf-8")
+
+
 def main() -> None:
-    """Write the test set and the sheet."""
+    """Write the test set with answers, the sheet and the model's prompts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("-o", "--output", type=Path, default=FOLDER / "following.jsonl")
     parser.add_argument("--each", type=int, default=EACH, help="prompts of every kind")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sets", type=Path, default=embedded("tiny-flux").folder)
     arguments = parser.parse_args()
-    prompts = make_prompts(load_vocabulary(), arguments.each, arguments.seed)
-    lines = [json.dumps(prompt) for prompt in prompts]
-    arguments.output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    things = load_vocabulary()
+    prompts = make_prompts(things, arguments.each, arguments.seed)
+    write_lines(arguments.output, prompts)
     sheet = arguments.output.with_name("sheet.txt")
     sheet.write_text(SHEET, encoding="utf-8")
     print(f"{len(prompts)} prompts -> {arguments.output}; the sheet's -> {sheet}")
+    taken = [*(prompt["prompt"] for prompt in prompts), *SHEET.splitlines(), *PROMPTS]
+    for name, chosen in make_sets(things, taken).items():
+        write_lines(arguments.sets / f"{name}.jsonl", chosen)
+        print(f"{len(chosen)} prompts -> {arguments.sets / name}.jsonl")
 
 
 if __name__ == "__main__":
