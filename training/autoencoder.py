@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from training.config import AUTOENCODER, WORK
-from training.corpus import load_bank, make_corpus, pictures_of
+from training.corpus import load_bank, make_corpus, select, signed
+from training.render import render_arrays
 from training.sheets import save_sheet
 
 KL_WEIGHT = 2e-4
@@ -24,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=4)
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--scenes", type=int, default=200_000)
+    parser.add_argument("--scenes", type=int, default=150_000)
     parser.add_argument("--pictures", type=Path, default=WORK / "emoji.npz")
     parser.add_argument("--out", type=Path, default=WORK)
     options = parser.parse_args()
@@ -36,11 +37,18 @@ def main() -> None:
     arrays = make_corpus(options.scenes, seed=1, bank=bank, captions=0).arrays
     model = AutoencoderKL(**AUTOENCODER).to(device, memory_format=torch.channels_last)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters")
-    train(model, arrays, bank, options)
-    finish(model, arrays, bank, options.out)
+    pictures = draw_all(arrays, bank)
+    train(model, pictures, options)
+    finish(model, pictures[:1024], options.out)
 
 
-def train(model: Any, arrays: Any, bank: Any, options: argparse.Namespace) -> None:
+def draw_all(arrays: Any, bank: Any, batch: int = 1024) -> Tensor:
+    """All pictures once, uint8, on the bank's device."""
+    parts = torch.arange(len(arrays.row)).split(batch)
+    return torch.cat([render_arrays(select(arrays, chosen), bank.sprites) for chosen in parts])
+
+
+def train(model: Any, pictures: Tensor, options: argparse.Namespace) -> None:
     """Adam with a learning rate that falls to zero over the given time."""
     device, limit = model.device.type, options.minutes * 60
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.99), weight_decay=1e-4)
@@ -48,8 +56,8 @@ def train(model: Any, arrays: Any, bank: Any, options: argparse.Namespace) -> No
     options.out.mkdir(parents=True, exist_ok=True)
     started, step, curve = None, 0, (options.out / "autoencoder.jsonl").open("w")
     while started is None or time.monotonic() - started < limit:
-        chosen = torch.randint(len(arrays.row), (options.batch,))
-        picture = pictures_of(arrays, chosen, bank).contiguous(memory_format=torch.channels_last)
+        chosen = torch.randint(len(pictures), (options.batch,), device=device)
+        picture = signed(pictures[chosen]).contiguous(memory_format=torch.channels_last)
         with torch.autocast(device, torch.bfloat16):
             error, edge, kl = step_loss(model, picture)
             loss = error + EDGE_WEIGHT * edge + KL_WEIGHT * kl
@@ -83,10 +91,10 @@ def losses(model: Any, picture: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @torch.no_grad()
-def finish(model: Any, arrays: Any, bank: Any, out: Path) -> None:
+def finish(model: Any, sample: Tensor, out: Path) -> None:
     """Set the latents' scale and shift to unit variance, save, and show reconstructions."""
     model.eval()
-    pictures = pictures_of(arrays, torch.arange(min(1024, len(arrays.row))), bank)
+    pictures = signed(sample)
     latents = torch.cat([model.encode(part).latent_dist.mode() for part in pictures.split(256)])
     model.register_to_config(
         scaling_factor=1 / latents.std().item(), shift_factor=latents.mean().item()

@@ -43,10 +43,19 @@ def make_corpus(count: int, seed: int, bank: Bank, captions: int = 2) -> Corpus:
     return Corpus(_joined([arrays for arrays, _ in parts], count), texts)
 
 
+def select(arrays: Arrays, chosen: Tensor) -> Arrays:
+    """Some of the scenes."""
+    return Arrays(*(getattr(arrays, field.name)[chosen] for field in fields(Arrays)))
+
+
+def signed(pictures: Tensor) -> Tensor:
+    """Pictures of bytes as numbers in [-1, 1]."""
+    return pictures.float() / 127.5 - 1
+
+
 def pictures_of(arrays: Arrays, chosen: Tensor, bank: Bank) -> Tensor:
     """Pictures in [-1, 1] of the chosen scenes, on the bank's device."""
-    part = Arrays(*(getattr(arrays, field.name)[chosen] for field in fields(Arrays)))
-    return render_arrays(part, bank.sprites).float() / 127.5 - 1
+    return signed(render_arrays(select(arrays, chosen), bank.sprites))
 
 
 def _shard(

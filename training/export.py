@@ -4,6 +4,7 @@ python -m training.export --out training/work/tiny-flux --sheet training/sheet.p
 """
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from diffusers import (
     FluxTransformer2DModel,
 )
 
+from tacache.models import PARTS
 from training.config import SCHEDULER, SIZE, TOKENS, WORK
 from training.sheets import save_sheet
 from training.text import load_text, package_folder
@@ -31,11 +33,20 @@ def main() -> None:
     parser.add_argument("--guidance", type=float, default=3.0)
     options = parser.parse_args()
     pipe = build(options.work, options.text or package_folder())
-    for part in ("scheduler", "vae", "transformer"):
-        getattr(pipe, part).save_pretrained(options.out / part)
+    for part in PARTS:
+        save_part(getattr(pipe, part), options.out / part)
     if options.sheet:
         prompts = options.prompts.read_text().splitlines()
         draw_sheet(pipe, prompts, options.guidance, options.sheet)
+
+
+def save_part(part: Any, folder: Path) -> None:
+    """Save a part without the path it was loaded from, which means nothing elsewhere."""
+    part.save_pretrained(folder)
+    config = folder / part.config_name
+    entries = json.loads(config.read_text(encoding="utf-8"))
+    entries.pop("_name_or_path", None)
+    config.write_text(json.dumps(entries, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def build(work: Path, text: Path) -> FluxPipeline:

@@ -1,16 +1,18 @@
 """Train the flow transformer in resumable chunks.
 
-    python -m training.flow --minutes 8
-    python -m training.flow --minutes 4 --last
+    python -m training.flow --minutes 5 --total 15  # three times
 
-Each chunk leaves `flow.pt` in the work folder, from which the next goes on. The learning rate stays
-constant until the last chunk, over which it falls to zero: the export is of its averaged weights.
+Every few minutes and at its end a chunk leaves `flow.pt` in the work folder, from which the next
+goes on. Over the second half of the total the learning rate falls to zero; the export is of the
+averaged weights.
 """
 
 import argparse
 import copy
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +25,9 @@ from training.corpus import Corpus, load_bank, make_corpus, pictures_of
 from training.text import embed, load_text, package_folder, token_ids
 
 RATE, WARM_UP, DECAY_FROM = 1e-3, 400, 0.5
+NOISY = 0.4  # mean of the logit of t: where things go is settled near t = 1
 EMA = 0.9995
+SAVE_EVERY = 150.0  # seconds
 DROPPED = 0.1  # share of captions left out, for guidance
 
 
@@ -39,9 +43,9 @@ class Examples(NamedTuple):
 def main() -> None:
     """Prepare the examples, load or make the model, train one chunk and save."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=8)
-    parser.add_argument("--last", action="store_true", help="let the learning rate fall to zero")
-    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--minutes", type=float, default=5, help="of this chunk, at most")
+    parser.add_argument("--total", type=float, default=15, help="minutes of all chunks")
+    parser.add_argument("--batch", type=int, default=768)
     parser.add_argument("--scenes", type=int, default=400_000)
     parser.add_argument("--pictures", type=Path, default=WORK / "emoji.npz")
     parser.add_argument("--text", type=Path, default=None, help="MiniLM's folder")
@@ -54,8 +58,7 @@ def main() -> None:
     state = resume(options.out / "flow.pt", device)
     torch.manual_seed(1000 + state["step"])
     train(state, examples, options)
-    torch.save(state, options.out / "flow.pt")
-    state["average"].save_pretrained(options.out / "transformer")
+    save(state, options.out)
 
 
 def load_examples(options: argparse.Namespace, device: str) -> Examples:
@@ -63,12 +66,16 @@ def load_examples(options: argparse.Namespace, device: str) -> Examples:
     started = time.monotonic()
     bank = load_bank(options.pictures, device)
     corpus = make_corpus(options.scenes, seed=2, bank=bank)
-    vae = AutoencoderKL.from_pretrained(options.out / "vae").to(device).eval()
-    latents = encode(corpus, bank, vae)
+    print(f"{options.scenes} scenes after {time.monotonic() - started:.0f} s", flush=True)
     tokenizer, encoder = load_text(options.text or package_folder())
-    encoder = encoder.to(device, torch.float32)
     texts = [text for captions in corpus.captions for text in captions]
-    states, pooled = embed(encoder, token_ids(tokenizer, texts))
+    with ThreadPoolExecutor(1) as beside:  # tokens on the CPU while the device draws
+        ids = beside.submit(token_ids, tokenizer, texts)
+        vae = AutoencoderKL.from_pretrained(options.out / "vae").to(device).eval()
+        latents = encode(corpus, bank, vae)
+        print(f"latents after {time.monotonic() - started:.0f} s", flush=True)
+    encoder = encoder.to(device, torch.float32)
+    states, pooled = embed(encoder, ids.result())
     examples = Examples(
         latents,
         states.reshape(len(latents), -1, TOKENS, states.shape[-1]),
@@ -121,45 +128,74 @@ def resume(path: Path, device: str) -> dict[str, Any]:
     }
 
 
+def save(state: dict[str, Any], out: Path) -> None:
+    """The state to go on from, the averaged weights and the loss curve."""
+    torch.save(state, out / "flow.part")
+    (out / "flow.part").replace(out / "flow.pt")
+    state["average"].save_pretrained(out / "transformer")
+    (out / "flow.jsonl").write_text("".join(json.dumps(r) + "\n" for r in state["curve"]))
+
+
 def train(state: dict[str, Any], examples: Examples, options: argparse.Namespace) -> None:
     """One chunk; the clock runs while steps are made, not while the model compiles."""
-    model, average, optimizer = state["model"], state["average"], state["optimizer"]
     device = examples.latents.device.type
-    run = torch.compile(model) if device == "cuda" else model
-    ids = FluxPipeline._prepare_latent_image_ids(1, SIZE // 16, SIZE // 16, device, torch.float32)
-    txt_ids = torch.zeros(TOKENS, 3, device=device)
-    limit = options.minutes * 60
-    before, started, recent = state["seconds"], None, []
-    while started is None or time.monotonic() - started < limit:
-        batch = draw(examples, options.batch)
-        with torch.autocast(device, torch.bfloat16):
-            loss = flow_loss(run, *batch, ids, txt_ids)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        if started is None:
-            loss.item()
-            started = time.monotonic()
-        spent = time.monotonic() - started
-        state["seconds"] = before + spent
-        for group in optimizer.param_groups:
-            group["lr"] = rate_at(state["step"], spent / limit if options.last else 0.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        decay = min(EMA, (state["step"] + 1) / (state["step"] + 10))
-        torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
-        state["step"] += 1
+    run = torch.compile(state["model"]) if device == "cuda" else state["model"]
+    total = options.total * 60
+    end = min(total, state["seconds"] + options.minutes * 60)
+    clock, saved, recent = Clock(state["seconds"]), state["seconds"], []
+    flow_loss(run, draw(examples, options.batch)).item()  # compiles
+    clock.restart()
+    while state["seconds"] < end:
+        loss = flow_loss(run, draw(examples, options.batch))
+        update(state, loss, rate_at(state["step"], state["seconds"] / total))
         recent.append(loss.detach())
+        state["seconds"] = clock.read()
         if state["step"] % 200 == 0:
-            record = {"step": state["step"], "loss": torch.stack(recent).mean().item()}
+            record = {"step": state["step"], "seconds": round(state["seconds"], 1)}
+            state["curve"].append({**record, "loss": torch.stack(recent).mean().item()})
             recent = []
-            state["curve"].append(record)
             if state["step"] % 1000 == 0:
-                print(json.dumps({**record, "seconds": round(state["seconds"])}), flush=True)
-    (options.out / "flow.jsonl").write_text("".join(json.dumps(r) + "\n" for r in state["curve"]))
+                print(json.dumps(state["curve"][-1]), flush=True)
+        if state["seconds"] - saved > SAVE_EVERY:
+            save(state, options.out)
+            saved = state["seconds"]
+            clock.restart()
+
+
+class Clock:
+    """Seconds of training: those since the last restart, added to those counted before it."""
+
+    def __init__(self, counted: float) -> None:
+        self.counted, self.started = counted, time.monotonic()
+
+    def read(self) -> float:
+        """Seconds counted until now."""
+        now = time.monotonic()
+        self.counted, self.started = self.counted + now - self.started, now
+        return self.counted
+
+    def restart(self) -> None:
+        """Leave out what passed since the last reading."""
+        self.started = time.monotonic()
+
+
+def update(state: dict[str, Any], loss: Tensor, rate: float) -> None:
+    """One step of the optimizer and of the average."""
+    model, average, optimizer = state["model"], state["average"], state["optimizer"]
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    decay = min(EMA, (state["step"] + 1) / (state["step"] + 10))
+    with torch.no_grad():
+        torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
+    state["step"] += 1
 
 
 def rate_at(step: int, done: float) -> float:
-    """Warm-up, then constant, then linear to zero over the last part of the last chunk."""
+    """Warm-up, then constant, then linear to zero over the last part of the total."""
     return RATE * min(1.0, (step + 1) / WARM_UP) * min(1.0, max(0.0, (1 - done) / (1 - DECAY_FROM)))
 
 
@@ -174,22 +210,30 @@ def draw(examples: Examples, count: int) -> tuple[Tensor, Tensor, Tensor]:
     return latents[chosen].float(), text, pool
 
 
-def flow_loss(
-    model: Any, data: Tensor, states: Tensor, pooled: Tensor, ids: Tensor, txt_ids: Tensor
-) -> Tensor:
+@cache
+def position_ids(device: str) -> dict[str, Tensor]:
+    """Positions of the latents and of the tokens, as the pipeline gives them."""
+    side, kind = SIZE // 16, torch.float32
+    ids = FluxPipeline._prepare_latent_image_ids(1, side, side, device, kind)
+    return {"img_ids": ids, "txt_ids": torch.zeros(TOKENS, 3, device=device)}
+
+
+def flow_loss(model: Any, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     """Squared error of the velocity noise - data at logit-normal times."""
+    data, states, pooled = batch
+    device = data.device.type
     noise = torch.randn_like(data)
-    t = torch.sigmoid(torch.randn(len(data), device=data.device))
+    t = torch.sigmoid(NOISY + torch.randn(len(data), device=device))
     x = torch.lerp(data, noise, t[:, None, None])
-    v = model(
-        hidden_states=x,
-        timestep=t,
-        encoder_hidden_states=states.float(),
-        pooled_projections=pooled.float(),
-        img_ids=ids,
-        txt_ids=txt_ids,
-        return_dict=False,
-    )[0]
+    with torch.autocast(device, torch.bfloat16):
+        v = model(
+            hidden_states=x,
+            timestep=t,
+            encoder_hidden_states=states.float(),
+            pooled_projections=pooled.float(),
+            **position_ids(device),
+            return_dict=False,
+        )[0]
     return (v.float() - (noise - data)).square().mean()
 
 

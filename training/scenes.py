@@ -19,12 +19,12 @@ SMALLEST = 32.0  # side of an object
 SMALL, LARGE = 52.0, 90.0  # a lone object at most, at least this large is called small, large
 
 KINDS: dict[str, float] = {
-    "single_object": 0.30,
-    "two_object": 0.17,
-    "counting": 0.20,
+    "single_object": 0.22,
+    "two_object": 0.16,
+    "counting": 0.22,
     "colors": 0.10,
-    "position": 0.13,
-    "color_attr": 0.10,
+    "position": 0.18,
+    "color_attr": 0.12,
 }
 COUNTED_SIZES = {2: (40.0, 60.0), 3: (36.0, 52.0), 4: (32.0, 48.0)}
 PAIR_SIZES = (40.0, 62.0)

@@ -1,5 +1,6 @@
 """Sheets of pictures to look at."""
 
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -7,13 +8,15 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+LINES, LINE = 3, 14  # of a caption at most, and the pixels each takes
+
 
 def save_sheet(
     pictures: Tensor, path: Path, columns: int = 8, captions: list[str] | None = None
 ) -> None:
     """Pictures in [-1, 1], (count, 3, height, width), in rows, each with its caption below."""
     height, width = pictures.shape[-2:]
-    room = 28 if captions else 0
+    room = LINES * LINE if captions else 0
     rows = -(-len(pictures) // columns)
     sheet = Image.new("RGB", (columns * (width + 2), rows * (height + 2 + room)), "white")
     pixels = ((pictures.float().cpu().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
@@ -28,5 +31,4 @@ def save_sheet(
 
 
 def _wrapped(text: str, width: int) -> str:
-    letters = width // 6
-    return "\n".join(text[i : i + letters] for i in range(0, min(len(text), 2 * letters), letters))
+    return "\n".join(textwrap.wrap(text, width // 6)[:LINES])
