@@ -21,7 +21,7 @@ LAYERS = [
     {"schedule", "profile", "plan"},
     {"replanning"},
     {"stepper", "calibration"},
-    {"diagnostics", "render"},
+    {"diagnostics", "render", "plots"},
     {"demo"},
     {"page"},
     {"cli"},

@@ -15,6 +15,7 @@ from tacache.cli import app
 from tacache.errors import HostError
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
+from tacache.prompts import fingerprint
 from tests.tiny import PIPELINES
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "red", "blue", "apple", "cat"]
@@ -80,6 +81,7 @@ def test_the_registry_says_how_the_model_is_called():
     shipped = models.EMBEDDED["tiny-flux"]
     assert shipped.folder == Path(models.__file__).parent / "tiny-flux"
     assert shipped.profile == shipped.folder / "profile.json"
+    assert shipped.prompts("test") == shipped.folder / "test.jsonl"
     call = models.default_call("tiny-flux")
     assert (call["height"], call["width"], call["max_sequence_length"]) == (128, 128, 32)
     assert (call["true_cfg_scale"], call["negative_prompt"]) == (3.0, "")
@@ -165,6 +167,27 @@ def test_the_model_is_an_id_like_any_other(tiny, tmp_path):
     assert output["evaluations"] == Plan.load(plan).evaluations == 4
     assert output["psnr"] > 0
     assert Path(output["full_file"]).is_file()
+
+
+def test_without_prompts_the_model_takes_its_own(tiny, tmp_path):
+    file = tmp_path / "t.profile.json"
+    for name in ("calibration", "test"):
+        (tiny / f"{name}.jsonl").write_text(json.dumps({"prompt": f"a {name} apple"}) + "\n")
+    made = run("calibrate", "tiny-flux", "--steps", 3, "-o", file, "--json")
+    assert made.exit_code == 0, made.output
+    assert Profile.load(file).host.prompts_sha256 == fingerprint(["a calibration apple"])
+    drawn = run("generate", "tiny-flux", "--steps", 2, "-o", tmp_path / "out", "--json")
+    assert drawn.exit_code == 0, drawn.output
+    assert [one["prompt"] for one in json.loads(drawn.stdout)["outputs"]] == ["a test apple"]
+
+
+def test_a_file_comes_before_a_set_of_that_name(tmp_path, monkeypatch):
+    assert models.own_prompts("tiny-flux", "test") == models.embedded("tiny-flux").prompts("test")
+    assert models.own_prompts("another/model", "test") == "test"
+    assert models.own_prompts("tiny-flux", "mine.txt") == "mine.txt"
+    monkeypatch.chdir(tmp_path)
+    Path("test").write_text("a file\n")
+    assert models.own_prompts("tiny-flux", "test") == "test"
 
 
 def test_options_override_the_models_own_arguments(tiny, tmp_path):

@@ -18,6 +18,7 @@ from typing_extensions import Self
 
 from tacache.errors import HostError
 from tacache.files import Frozen
+from tacache.models import embedded
 
 FORMAT, VERSION = "tacache-detector", "1"
 SIDE, STRIDE = 128, 8  # pixels of a picture, pixels between two places of the maps
@@ -149,10 +150,11 @@ def save_detector(detector: Detector, path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def load_detector(path: str | os.PathLike[str]) -> Detector:
-    """The detector of a file, ready to use on the CPU."""
+def load_detector(path: str | os.PathLike[str] | None = None) -> Detector:
+    """The detector of a file, by default the one that ships, ready to use on the CPU."""
     from safetensors import SafetensorError, safe_open
 
+    path = embedded("tiny-flux").detector if path is None else path
     try:
         with cast(Any, safe_open)(path, framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}

@@ -24,7 +24,7 @@ from tacache.cli.options import (
     print_json,
 )
 from tacache.errors import TACacheError
-from tacache.models import default_call
+from tacache.models import EMBEDDED, default_call, own_prompts
 from tacache.plan import Plan
 from tacache.prompts import read_prompts
 from tacache.render import profile_view
@@ -67,7 +67,7 @@ def calibrate(
     from tacache.diffusers.loading import Loading, load_pipeline
     from tacache.diffusers.processes import Processes
 
-    texts = read_prompts(prompts)[:count]
+    texts = read_prompts(own_prompts(model, prompts))[:count]
     target = out or Path(f"{Path(model).name}.profile.json")
     call = _call_arguments(
         model, more, steps=steps, height=height, width=width, frames=frames, guidance=guidance
@@ -102,6 +102,9 @@ def generate(
     ] = None,
     prompt: Annotated[list[str] | None, typer.Option(help="A prompt; may be repeated.")] = None,
     prompts: Annotated[str | None, typer.Option(help=PROMPTS_HELP)] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="Use the first COUNT of the prompts.")
+    ] = None,
     number: Annotated[int, typer.Option("-n", min=1, help="Outputs a prompt.")] = 1,
     seed: Annotated[int, typer.Option(help="The first seed; the others count on.")] = 0,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where files go.")] = Path("out"),
@@ -128,6 +131,8 @@ def generate(
 
     tacache generate tiny-flux --prompt "a red apple"
 
+    tacache generate tiny-flux --plan tiny.plan.json --count 4 --compare
+
     tacache generate black-forest-labs/FLUX.1-dev --plan flux.plan.json --prompt "a red fox" -n 4
 
     tacache generate ./my-model --plan m.plan.json --prompts test --compare -o compared
@@ -136,7 +141,10 @@ def generate(
     from tacache.diffusers.generation import Request, warm_up
     from tacache.diffusers.loading import Loading, load_pipeline
 
-    texts = [*(prompt or []), *(read_prompts(prompts) if prompts else [])]
+    if not prompt and prompts is None and model in EMBEDDED:
+        prompts = "test"
+    texts = [*(prompt or []), *(read_prompts(own_prompts(model, prompts)) if prompts else [])]
+    texts = texts[:count]
     if not texts:
         raise TACacheError("there is nothing to generate: give --prompt or --prompts")
     followed = None if plan is None else Plan.load(plan)

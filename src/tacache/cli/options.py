@@ -5,8 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-PROMPTS_HELP = "A text or JSONL file, or a set that ships: calibration, test."
-Model = Annotated[str, typer.Argument(help="A hub id or a pipeline's folder.", show_default=False)]
+PROMPTS_HELP = (
+    "A text or JSONL file, or a set that ships, for tiny-flux its own: calibration, test."
+)
+Model = Annotated[
+    str, typer.Argument(help="A hub id, a pipeline's folder or tiny-flux.", show_default=False)
+]
 Height = Annotated[int | None, typer.Option(help="Height in pixels.")]
 Width = Annotated[int | None, typer.Option(help="Width in pixels.")]
 Frames = Annotated[int | None, typer.Option(help="Frames of a clip.")]

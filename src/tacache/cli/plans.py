@@ -10,6 +10,7 @@ from rich.console import Console
 from tacache.cli.options import Json, print_json
 from tacache.errors import TACacheError
 from tacache.plan import Plan, make_plan
+from tacache.plots import plot_profile
 from tacache.profile import Profile
 from tacache.render import plan_view, profile_view
 from tacache.rules import PROFILE_RULES
@@ -61,13 +62,25 @@ def plan(
 
 def show(
     file: Annotated[Path, typer.Argument(help="A profile or plan file.", show_default=False)],
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Also draw a profile's MI and DI to this .svg, .png or .pdf."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show a profile or a plan: indicators, anchors and skips, predicted speedup.
 
-    [bold]Example[/bold]: tacache show flux.plan.json
+    [bold]Examples[/bold]
+
+    tacache show flux.plan.json
+
+    tacache show flux.profile.json --plot flux.svg
     """
     shown = _load_any(file)
+    if plot is not None:
+        if isinstance(shown, Plan):
+            raise TACacheError(f"--plot draws a profile, and {file} is a plan: give its profile")
+        plot_profile(shown, plot)
     if as_json:
         print_json(_plan_facts(shown) if isinstance(shown, Plan) else shown.model_dump())
     elif isinstance(shown, Plan):

@@ -27,6 +27,15 @@ class Embedded:
         """The profile that ships with it."""
         return self.folder / "profile.json"
 
+    @property
+    def detector(self) -> Path:
+        """The detector of its prompt-following score."""
+        return self.folder / "detector.safetensors"
+
+    def prompts(self, name: str) -> Path:
+        """Its own prompts: `calibration` or `test`."""
+        return self.folder / f"{name}.jsonl"
+
 
 EMBEDDED = {
     "tiny-flux": Embedded(
@@ -53,6 +62,14 @@ def embedded(name: str) -> Embedded:
 def default_call(model: str) -> dict[str, Any]:
     """The arguments a model is called with unless others are given; none unless it ships."""
     return dict(EMBEDDED[model].call) if model in EMBEDDED else {}
+
+
+def own_prompts(model: str, source: str) -> str | Path:
+    """Where to read prompts from: the model's own set of that name where it ships with one."""
+    if model in EMBEDDED and not Path(source).is_file():
+        own = EMBEDDED[model].prompts(source)
+        return own if own.is_file() else source
+    return source
 
 
 def check(name: str, folder: Path | None = None) -> None:

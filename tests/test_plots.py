@@ -1,0 +1,81 @@
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from tacache import models
+from tacache.cli import app
+from tacache.errors import TACacheError
+from tacache.plan import make_plan
+from tacache.plots import middle_steps, plot_profile
+from tacache.profile import Profile
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    steps = 20
+    return Profile(
+        times=tuple(1 - n / steps for n in range(steps + 1)),
+        samples=3,
+        magnitude=tuple(0.1 * n for n in range(steps)),
+        magnitude_std=(0.05,) * steps,
+        direction=(0.2,) * steps,
+        direction_std=(0.01,) * steps,
+    )
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF")])
+def test_the_suffix_says_what_is_drawn(profile, tmp_path, suffix, start):
+    target = plot_profile(profile, tmp_path / "new" / f"curves{suffix}")
+    assert target.read_bytes().startswith(start)
+
+
+def test_a_profile_gives_the_same_drawing_again(profile, tmp_path):
+    first, again = (plot_profile(profile, tmp_path / f"{n}.svg").read_text() for n in "ab")
+    assert first == again
+    assert "tmp" not in first
+    other = profile.model_copy(update={"direction": (0.3,) * 20})
+    assert plot_profile(other, tmp_path / "c.svg").read_text() != first
+
+
+def test_another_suffix_is_an_error_that_names_those_there_are(profile, tmp_path):
+    with pytest.raises(TACacheError, match=r"\.svg, \.png, \.pdf"):
+        plot_profile(profile, tmp_path / "curves.jpg")
+    assert not list(tmp_path.iterdir())
+
+
+def test_drawing_names_its_extra(profile, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(TACacheError, match=r"tacache\[plots\]"):
+        plot_profile(profile, tmp_path / "curves.svg")
+
+
+def test_the_middle_leaves_out_a_fifth_on_either_side(profile):
+    assert middle_steps(profile) == range(4, 15)
+
+
+def test_show_draws_a_profile_and_refuses_a_plan(profile, tmp_path):
+    file = profile.save(tmp_path / "p.json")
+    shown = run("show", file, "--plot", tmp_path / "p.svg")
+    assert shown.exit_code == 0, shown.output
+    assert (tmp_path / "p.svg").is_file()
+    plan = make_plan(profile, evaluations=8).save(tmp_path / "plan.json")
+    refused = run("show", plan, "--plot", tmp_path / "q.svg")
+    assert refused.exit_code == 2
+    assert "is a plan" in refused.output
+    assert not (tmp_path / "q.svg").exists()
+
+
+def test_the_committed_figure_is_of_the_shipped_profile(tmp_path, request):
+    committed = request.config.rootpath / "docs" / "figures" / "tiny-flux-indicators.svg"
+    profile = Profile.load(models.embedded("tiny-flux").profile)
+    assert (profile.samples, profile.steps) == (60, 50)
+    drawn = plot_profile(profile, tmp_path / "again.svg").read_text()
+    bands = [line for line in drawn.splitlines() if line.startswith("L ")]
+    assert len(bands) > 100
+    kept = set(committed.read_text().splitlines())
+    assert all(line in kept for line in bands)
