@@ -2,13 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+# A stamp for each extra that is installed: the demo's needs, and all that tests need on top.
+DEMO := $(VENV)/.demo
+READY := $(VENV)/.dev
 # A released CPU build where one is offered; the newest torch would bring gigabytes of CUDA.
 TORCH ?= torch==2.13.0
 
 .PHONY: demo test lint types unit format clean
 
-demo: $(READY)
+demo: $(DEMO)
 	$(BIN)/tacache demo
 
 test: lint types unit
@@ -27,12 +29,12 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-$(READY): pyproject.toml
+$(VENV)/.%: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "Python 3.10 or newer is needed: make PYTHON=python3.12 ..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	touch $@
 
 clean:

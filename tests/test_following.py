@@ -292,3 +292,39 @@ def test_prompts_that_cannot_be_read(tmp_path, line, message):
         read_items(tmp_path / "items.jsonl")
     with pytest.raises(HostError, match="cannot read prompts"):
         read_items(tmp_path / "none.jsonl")
+
+
+# --- the detector that ships
+
+
+def test_the_shipped_detector_knows_the_vocabulary():
+    from training.emoji import load_vocabulary
+    from training.scenes import COLOURS
+
+    architecture = load_detector().architecture
+    assert architecture.nouns == tuple(thing.noun for thing in load_vocabulary())
+    assert architecture.colours == COLOURS
+
+
+def test_the_shipped_detector_reads_fresh_scenes():
+    """Scenes of twelve Fluent Emoji (MIT, Microsoft), in `golden/sprites.npz`."""
+    import numpy as np
+
+    from training.audit import counted
+    from training.emoji import load_vocabulary
+    from training.render import build_bank, render
+    from training.scenes import KINDS, sample_scenes
+
+    with np.load(Path(__file__).parent / "golden" / "sprites.npz") as archive:
+        pictures, nouns = archive["pictures"], archive["nouns"].tolist()
+    by_noun = {thing.noun: thing for thing in load_vocabulary()}
+    things = [by_noun[noun] for noun in nouns]
+    scenes = [s for n, kind in enumerate(KINDS) for s in sample_scenes(8, 77 + n, things, kind)]
+    images = torch.as_tensor(render(scenes, build_bank(pictures, things))).float() / 255
+    figures = counted(detect(load_detector(), images), scenes, things)
+    assert figures["recall"] >= 0.98
+    assert figures["precision"] >= 0.98
+    assert figures["colours"] >= 0.95
+    assert figures["accepted"] >= 0.97
+    assert figures["rejected"] >= 0.97
+    assert figures["pixels off"] < 2

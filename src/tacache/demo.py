@@ -27,7 +27,7 @@ LIMIT = 999.0  # dB, of equal pictures: JSON has no infinity
 PROMPTS = (
     "a rocket",
     "a puppy on a green background",
-    "three balloons on a yellow background",
+    "three penguins on a blue background",
     "a blue car",
     "a banana and a carrot",
     "a hamburger above a guitar",

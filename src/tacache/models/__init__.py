@@ -135,10 +135,12 @@ def _text_parts() -> tuple[Any, Any]:
     assert found is not None
     assert found.origin is not None
     folder = Path(found.origin).parent / "model"
-    return (
-        AutoTokenizer.from_pretrained(folder, model_max_length=TOKENS),
-        BertModel.from_pretrained(folder).eval(),
-    )
+    encoder = BertModel.from_pretrained(folder).eval()
+    for weight in encoder.parameters():
+        # The package's file is mapped at odd addresses, where sums round another way than in a
+        # copy: saved and loaded again, the model would draw a picture that differs in last bits.
+        weight.data = weight.data.clone()
+    return AutoTokenizer.from_pretrained(folder, model_max_length=TOKENS), encoder
 
 
 @contextmanager
