@@ -5,6 +5,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -206,3 +207,15 @@ def test_the_model_loads_in_another_precision(tiny):
 
     pipe = load_pipeline("tiny-flux", Loading(dtype="bfloat16", device="cpu"))
     assert pipe.transformer.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("device", "within"), [("cpu", 1), ("meta", 2)])
+def test_threads_are_few_on_a_cpu_and_given_back(device, within):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with models.steady_threads(SimpleNamespace(device=torch.device(device))):
+            assert torch.get_num_threads() == within
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

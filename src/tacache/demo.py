@@ -1,8 +1,7 @@
 """The main job end to end: calibrate, plan, sample, compare; on a model or an analytic flow."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from tacache.files import Frozen, write_atomically
 from tacache.flows import GaussianMixtureFlow
 from tacache.grid import time_grid
 from tacache.metrics import psnr, ssim
+from tacache.models import steady_threads
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
 from tacache.progress import track
@@ -127,7 +127,7 @@ def run_model_demo(
     from tacache.diffusers.flow import run_times
     from tacache.diffusers.generation import warm_up
 
-    with _steady_threads(pipe):
+    with steady_threads(pipe):
         if profile is None:
             profile = calibration.calibrate(pipe, CALIBRATION, progress=progress, **asked.call)
         warm_up(pipe, asked.prompts[0], asked.call)
@@ -214,17 +214,6 @@ def _compare(flow: GaussianMixtureFlow, noise: Tensor, reference: Tensor, plan: 
         reuse=distance(reuse),
         fewer_steps=distance(Plan.full(time_grid(plan.evaluations, SHIFT))),
     )
-
-
-@contextmanager
-def _steady_threads(pipe: Any) -> Iterator[None]:
-    """One thread on a CPU: layers this small gain little from more, and wait for busy cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if pipe.device.type == "cpu" else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _draw(pipe: Any, prompt: str, asked: Comparison) -> Drawn:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from tacache.cli.options import (
     print_json,
 )
 from tacache.errors import TACacheError
-from tacache.models import EMBEDDED, default_call, own_prompts
+from tacache.models import EMBEDDED, default_call, own_prompts, steady_threads
 from tacache.plan import Plan
 from tacache.prompts import read_prompts
 from tacache.render import profile_view
@@ -75,15 +76,16 @@ def calibrate(
     pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
     pipe.set_progress_bar_config(disable=True)
     kept = target.with_name(f"{target.name}.runs")
-    profile = calibration.calibrate(
-        pipe,
-        texts,
-        seeds=numbers(seeds),
-        batch_size=batch_size,
-        resume=kept,
-        progress=not as_json,
-        **call,
-    )
+    with _threads(model, pipe):
+        profile = calibration.calibrate(
+            pipe,
+            texts,
+            seeds=numbers(seeds),
+            batch_size=batch_size,
+            resume=kept,
+            progress=not as_json,
+            **call,
+        )
     if Processes.current().rank != 0:
         return
     profile.save(target)
@@ -158,13 +160,19 @@ def generate(
     pipe.set_progress_bar_config(disable=as_json)
     request = Request(followed, call, compare, ".gif" if gif else ".mp4", fps)
     jobs = [(i, text, seed + j) for i, text in enumerate(texts) for j in range(number)]
-    if compare:
-        warm_up(pipe, texts[0], call)
-    made, failed = _generate_all(pipe, jobs, request, out, quiet=as_json)
+    with _threads(model, pipe):
+        if compare:
+            warm_up(pipe, texts[0], call)
+        made, failed = _generate_all(pipe, jobs, request, out, quiet=as_json)
     if as_json:
         print_json({"outputs": [one.model_dump() for one in made], "failed": failed})
     if failed:
         raise typer.Exit(1)
+
+
+def _threads(model: str, pipe: Any) -> AbstractContextManager[None]:
+    """The threads a model runs with: as they are, but for the small ones that ship."""
+    return steady_threads(pipe) if model in EMBEDDED else nullcontext()
 
 
 def _call_arguments(

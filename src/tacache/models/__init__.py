@@ -107,6 +107,19 @@ def save(name: str, target: str | Path, folder: str | Path | None = None) -> Pat
     return Path(target)
 
 
+@contextmanager
+def steady_threads(pipe: Any) -> Iterator[None]:
+    """One thread on a CPU: layers this small gain little from more, and wait for busy cores."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if pipe.device.type == "cpu" else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _assembled(source: Path) -> Any:
     from diffusers import (
         AutoencoderKL,
