@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from tacache import models
 from tacache.calibration import calibrate
 from tacache.diagnostics import diagnose
 from tacache.errors import HostError, PlanError, ProfileError, TACacheError
@@ -24,6 +25,7 @@ __all__ = [
     "calibrate",
     "diagnose",
     "make_plan",
+    "models",
     "sample",
     "time_grid",
 ]
