@@ -37,12 +37,13 @@ TRANSFORMER: dict[str, Any] = {
     "axes_dims_rope": (16, 24, 24),
 }
 
-SCHEDULER: dict[str, Any] = {  # as FLUX.1-dev has it
+# As FLUX.1-dev has it, with its largest shift at the native size (64 tokens here, 4096 there).
+SCHEDULER: dict[str, Any] = {
     "num_train_timesteps": 1000,
     "shift": 3.0,
     "use_dynamic_shifting": True,
     "base_shift": 0.5,
     "max_shift": 1.15,
-    "base_image_seq_len": 256,
-    "max_image_seq_len": 4096,
+    "base_image_seq_len": 4,
+    "max_image_seq_len": 64,
 }
