@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tacache.demo import PROMPTS
+
 ROOT = Path(__file__).parent.parent
 STEPS = ("skip", "first skip", "skip, as in eq. 12-13", "skip, compiled")
 
@@ -33,9 +35,45 @@ def test_the_cost_of_a_skip_is_what_was_measured(device, torch):
         assert f"| {latent} | {dtype} | {' | '.join(cells)} |" in text
 
 
-@pytest.mark.parametrize("path", ["README.md", *(p.as_posix() for p in ROOT.glob("docs/*.md"))])
+PAGES = ["README.md", "training/README.md", "src/tacache/models/tiny-flux/README.md"]
+PAGES += sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("path", PAGES)
 def test_links_to_files_lead_somewhere(path):
     file = ROOT / path
     for target in re.findall(r"\]\(([^)#\s]+)", file.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (file.parent / target).exists(), f"{path}: {target}"
+
+
+def test_the_card_says_what_was_scored():
+    card = (ROOT / "src/tacache/models/tiny-flux/README.md").read_text(encoding="utf-8")
+    report = json.loads((ROOT / "training/results/following.json").read_text(encoding="utf-8"))
+    assert report["prompts"] == 120
+    assert f"**{report['scores']['overall']:.3f}**" in card
+    followed = [int(count) for count in re.findall(r"\| (\d+) of 20 \|", card)]
+    assert followed == list(report["followed"].values())
+
+
+def test_the_card_says_how_far_the_detector_can_be_trusted():
+    card = (ROOT / "src/tacache/models/tiny-flux/README.md").read_text(encoding="utf-8")
+    objects = json.loads((ROOT / "training/results/detector.json").read_text())["objects"]
+    assert f"{objects['scenes']} composed scenes" in card
+    for name in ("drawn", "decoded"):
+        for threshold in ("0.1", "0.3", "0.6"):
+            figures = objects[name][threshold]
+            assert figures["recall"] == figures["precision"] == figures["colours"] == 1.0
+    half, whole = (objects["disturbed"][strength]["accepted"] for strength in ("0.5", "1.0"))
+    assert f"{half:.0%}".replace("%", " %") in card
+    assert f"{whole:.0%}".replace("%", " %") in card
+
+
+def test_the_readme_shows_the_demo_that_was_run():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    record = json.loads((ROOT / "docs/figures/tiny-flux-demo.json").read_text(encoding="utf-8"))
+    assert tuple(record["prompts"]) == PROMPTS
+    for row in record["budgets"]:
+        start = f"| {row['evaluations']} | {row['seconds']:.2f} s | {row['speedup']:.2f}x |"
+        end = " full steps | |" if row["psnr"] is None else f" {row['psnr']:.2f} dB |"
+        assert start + end in text
