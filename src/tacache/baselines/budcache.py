@@ -1,0 +1,129 @@
+"""BudCache (Lei et al., ICML 2026, arXiv:2606.13496): search the anchors of a fixed budget.
+
+Simulated annealing over sets of K steps, then hill climbing, both on the final state's error on a
+few calibration runs; between anchors the residual (or velocity) is reused. Its second stage, which
+trains the time grid, is not part of this baseline.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+from tacache.baselines.caching import REUSES, CachingRule, Rebuild, Reuse, reused
+from tacache.baselines.seam import Recording
+from tacache.files import Frozen
+
+TRIES = 200  # of annealing, as published; hill climbing may try as many again
+HOTTEST, COLDEST = 0.05, 1e-5  # temperatures in units of the relative squared error
+RADIUS = 3
+NEAR_SHARE = 0.7  # of the moves stay within the radius
+SAMPLES = 4  # published: one prompt
+
+Anchors = tuple[int, ...]
+Loss = Callable[[Anchors], float]
+
+
+class BudCacheSettings(Frozen):
+    """The anchors found, and the search that found them."""
+
+    anchors: Anchors
+    reuse: Reuse
+    tries: int
+    seed: int
+
+
+def first_guess(steps: int, evaluations: int) -> Anchors:
+    """A computed prefix of K / 4 steps, the rest spread evenly after it."""
+    prefix = min(max(1, evaluations // 4), evaluations)
+    rest = evaluations - prefix
+    spread = (prefix + (2 * i + 1) * (steps - prefix) // (2 * rest) for i in range(rest))
+    return (*range(prefix), *spread)
+
+
+def anneal(start: Anchors, steps: int, loss: Loss, tries: int, seed: int) -> Anchors:
+    """The best set seen by simulated annealing that moves one anchor at a time; 0 stays."""
+    draw = random.Random(seed)
+    current = best = start
+    if not 1 < len(start) < steps:
+        return start
+    for i in range(tries):
+        temperature = HOTTEST * (COLDEST / HOTTEST) ** (i / tries)
+        candidate = _moved(current, steps, draw)
+        worse = loss(candidate) - loss(current)
+        if worse < 0 or draw.random() < math.exp(-worse / temperature):
+            current = candidate
+        if loss(current) < loss(best):
+            best = current
+    return best
+
+
+def climb(start: Anchors, steps: int, loss: Loss, tries: int) -> Anchors:
+    """Steepest descent to neighbours within the radius, until none is better or tries are spent."""
+    best, left = start, tries
+    while left > 0:
+        neighbours = list(_neighbours(best, steps))[:left]
+        left -= len(neighbours)
+        nearest = min(neighbours, key=loss, default=best)
+        if loss(nearest) >= loss(best):
+            break
+        best = nearest
+    return best
+
+
+def _moved(anchors: Anchors, steps: int, draw: random.Random) -> Anchors:
+    source = draw.choice(anchors[1:])
+    free = sorted(set(range(1, steps)) - set(anchors))
+    near = [n for n in free if abs(n - source) <= RADIUS]
+    target = draw.choice(near if near and draw.random() < NEAR_SHARE else free)
+    return _replaced(anchors, source, target)
+
+
+def _neighbours(anchors: Anchors, steps: int) -> Iterator[Anchors]:
+    taken = set(anchors)
+    for distance in range(1, RADIUS + 1):
+        for source in anchors[1:]:
+            for target in (source - distance, source + distance):
+                if 0 < target < steps and target not in taken:
+                    yield _replaced(anchors, source, target)
+
+
+def _replaced(anchors: Anchors, source: int, target: int) -> Anchors:
+    return tuple(sorted({*anchors, target} - {source}))
+
+
+class BudCache(CachingRule[BudCacheSettings]):
+    """BudCache's first stage; any budget, deterministic for a seed."""
+
+    name = "budcache"
+    citation = "Lei et al., Budget-Constrained Step-Level Diffusion Caching, ICML 2026"
+
+    def __init__(self, tries: int = TRIES, seed: int = 0) -> None:
+        self.tries, self.seed = tries, seed
+
+    def candidates(self, recording: Recording, evaluations: int) -> Sequence[BudCacheSettings]:
+        """The anchors found with each reuse."""
+        few = recording.first(SAMPLES)
+        return [self._search(few, evaluations, reuse) for reuse in REUSES]
+
+    def _search(self, recording: Recording, evaluations: int, reuse: Reuse) -> BudCacheSettings:
+        known: dict[Anchors, float] = {}
+
+        def settings(anchors: Anchors) -> BudCacheSettings:
+            return BudCacheSettings(anchors=anchors, reuse=reuse, tries=self.tries, seed=self.seed)
+
+        def loss(anchors: Anchors) -> float:
+            if anchors not in known:
+                known[anchors] = recording.error(self.run(recording, settings(anchors)).x)
+            return known[anchors]
+
+        start = first_guess(recording.steps, evaluations)
+        found = anneal(start, recording.steps, loss, self.tries, self.seed)
+        return settings(climb(found, recording.steps, loss, self.tries))
+
+    def anchors(self, settings: BudCacheSettings, times: Sequence[float]) -> Anchors:
+        """As found."""
+        return settings.anchors
+
+    def rebuild(self, settings: BudCacheSettings) -> Rebuild:
+        """The residual x + r_j, or v_j."""
+        return reused(settings.reuse)

@@ -1,0 +1,129 @@
+"""Rules that decide during the run, for each sample apart: a sum of estimates against a threshold.
+
+Only the samples that are due are evaluated, in one call. A velocity function that keeps per-sample
+data of its own cannot know which they are: give such data as the problem's condition, or run
+batches of one.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tacache.baselines.caching import Reuse
+from tacache.baselines.seam import Baseline, Meter, Problem, Recording, Settings
+from tacache.decomposition import divide, working_dtype
+from tacache.velocity import euler
+
+LOOSEST = 1e6  # a threshold no run reaches
+LOWEST, HIGHEST = 1e-6, 10.0  # between which thresholds are searched, on a log scale
+BISECTIONS = 14
+
+
+class Memory(NamedTuple):
+    """What each sample knows: x_j and v_j of its last evaluation, its gain k, x_{i-1}."""
+
+    x: Tensor
+    v: Tensor
+    gain: Tensor
+    before: Tensor
+
+
+class Watch(NamedTuple):
+    """When to evaluate: in the first `warm_up` steps, the last, and where the sum is due."""
+
+    threshold: float
+    warm_up: int
+    reuse: Reuse
+    estimate: Callable[[Memory, Tensor], Tensor]
+
+
+def mean_abs(x: Tensor) -> Tensor:
+    """mean|x| of each sample."""
+    return x.reshape(len(x), -1).abs().mean(dim=1, dtype=working_dtype(x))
+
+
+def sample_online(model: Meter, problem: Problem, watch: Watch) -> Tensor:
+    """Euler over the full grid; each sample is evaluated where its own sum is due."""
+    x, total = problem.noise, torch.zeros(problem.samples, dtype=torch.float64)
+    memory: Memory | None = None
+    for n, (t, t_next) in enumerate(pairwise(problem.times)):
+        rows: Sequence[int] = range(problem.samples)
+        if memory is None or n < watch.warm_up or n == problem.steps - 1:
+            v = model(x, t)
+        else:
+            total += watch.estimate(memory, x).double().cpu()
+            rows = torch.nonzero(total >= watch.threshold).flatten().tolist()
+            v = _reconstruct(memory, x, watch.reuse)
+            if rows:
+                v[rows] = model(x[rows], t, rows)
+        memory = _remember(memory, x, v, rows)
+        total[list(rows)] = 0.0
+        x = euler(x, v, t, t_next)
+    return x
+
+
+def _reconstruct(memory: Memory, x: Tensor, reuse: Reuse) -> Tensor:
+    """v_j, or x + (v_j - x_j), in the dtype of v_j and in memory of its own."""
+    if reuse == "velocity":
+        return memory.v.clone()
+    return (x.to(working_dtype(x)) + (memory.v - memory.x)).to(memory.v.dtype)
+
+
+def _remember(memory: Memory | None, x: Tensor, v: Tensor, rows: Sequence[int]) -> Memory:
+    """The memory after a step in which these rows were evaluated."""
+    if memory is None:
+        return Memory(x, v, torch.zeros_like(mean_abs(x)), x)
+    if not rows:
+        return memory._replace(before=x)
+    chosen = list(rows)
+    x_j, v_j, gain = memory.x.clone(), memory.v.clone(), memory.gain.clone()
+    change = mean_abs(v[chosen] - v_j[chosen])
+    gain[chosen] = divide(change, mean_abs(x[chosen] - x_j[chosen]))
+    x_j[chosen], v_j[chosen] = x[chosen], v[chosen]
+    return Memory(x_j, v_j, gain, x)
+
+
+class OnlineRule(Baseline[Settings]):
+    """A baseline that watches a sum; its budget is the mean over the recording's samples."""
+
+    online = True
+
+    @abstractmethod
+    def watch(self, settings: Settings) -> Watch:
+        """What is summed, and up to where."""
+
+    def sample(self, model: Meter, problem: Problem, settings: Settings) -> Tensor:
+        """Each sample decides for itself."""
+        return sample_online(model, problem, self.watch(settings))
+
+    def tightest(
+        self, recording: Recording, settings: Settings, threshold: str, evaluations: int
+    ) -> list[Settings]:
+        """`settings` with the lowest threshold whose mean stays within the budget, if one does.
+
+        By bisection with real runs: a tighter threshold evaluates more often.
+        """
+
+        def tried(value: float) -> tuple[float, Settings]:
+            update: dict[str, Any] = {threshold: value}
+            trial = settings.model_copy(update=update)
+            counts = self.run(recording, trial).evaluations
+            return sum(counts) / len(counts), trial
+
+        best_mean, best = tried(0.0 if evaluations == recording.steps else LOOSEST)
+        if best_mean > evaluations:
+            return []
+        low, high = LOWEST, HIGHEST
+        for _ in range(BISECTIONS):
+            if best_mean == evaluations:
+                break
+            middle = (low * high) ** 0.5
+            mean, trial = tried(middle)
+            if best_mean < mean <= evaluations:
+                best_mean, best = mean, trial
+            low, high = (middle, high) if mean > evaluations else (low, middle)
+        return [best]

@@ -1,0 +1,240 @@
+"""The seam of the baselines, and what must hold for every one of them."""
+
+from functools import partial
+
+import pytest
+import torch
+from support import mixture, noise_of
+
+from tacache import Plan, PlanError, sample, time_grid
+from tacache.baselines import BASELINES, Problem, record
+from tacache.baselines.budcache import BudCache
+from tacache.baselines.online import OnlineRule
+from tacache.errors import HostError
+
+STEPS = 16
+SHIFT = 2.0
+TIMES = tuple(time_grid(STEPS, SHIFT))
+GRID = partial(time_grid, shift=SHIFT)
+# A search as long as the published one belongs in a benchmark.
+TUNABLE = {**BASELINES, "budcache": BudCache(tries=12)}
+STEPPING = ["fewer", "a2s", "dpm++2m", "unipc", "heun", "ab2", "oss"]  # on grids of their own
+CACHING = [name for name in BASELINES if name not in STEPPING]
+
+
+class Counted:
+    """A velocity function that notes what reaches it, on its own account."""
+
+    def __init__(self, flow):
+        self.flow = flow
+        self.calls = []
+
+    def __call__(self, x, t, label):
+        """The flow's velocity, stronger for larger labels."""
+        self.calls.append((x.clone(), t, list(label)))
+        return self.flow(x, t) * (1 + 0.1 * torch.as_tensor(label).to(x)).reshape(-1, 1, 1)
+
+    def times_of(self, label):
+        """When the sample with this label was evaluated."""
+        return tuple(t for _, t, labels in self.calls if label in labels)
+
+
+LABELS = [0.0, 1.0, 2.0]
+
+
+def problem(velocity, seed=1, labels=LABELS):
+    condition = {"label": labels}
+    return Problem(velocity, noise_of(len(labels), seed=seed), TIMES, condition, GRID)
+
+
+@pytest.fixture(scope="module")
+def recording():
+    condition = {"label": LABELS}
+    return record(Counted(mixture()), noise_of(3), TIMES, condition=condition, grid=GRID)
+
+
+@pytest.fixture(scope="module")
+def tuned(recording):
+    """Settings of every baseline at a few budgets, made once."""
+    cache = {}
+
+    def settings(name, evaluations):
+        if (name, evaluations) not in cache:
+            cache[name, evaluations] = TUNABLE[name].fit(recording, evaluations)
+        return cache[name, evaluations]
+
+    return settings
+
+
+def budget(name, evaluations):
+    return STEPS if name == "full" else evaluations
+
+
+def test_every_rival_of_the_issue_is_there():
+    assert set(BASELINES) == {
+        *("full", "fewer", "reuse", "magcache", "teacache", "teacache-x", "easycache", "vde"),
+        *("taylorseer-1", "taylorseer-2", "taylorseer-1-sigma", "taylorseer-2-sigma", "hicache"),
+        *("meancache", "budcache", "a2s", "oss", "dpm++2m", "unipc", "heun", "ab2"),
+    }
+    assert all(baseline.citation for baseline in BASELINES.values())
+
+
+@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("evaluations", [5, 8])
+def test_fair_by_construction(name, evaluations, tuned):
+    """Same noise, same grid, and evaluations as counted outside, at the model."""
+    settings, counted = tuned(name, budget(name, evaluations)), Counted(mixture())
+    given = problem(counted)
+    noise = given.noise.clone()
+    outcome = TUNABLE[name].run(given, settings)
+    assert torch.equal(counted.calls[0][0], noise)
+    assert torch.equal(given.noise, noise)  # nobody writes into it
+    for row, label in enumerate(LABELS):
+        assert outcome.evaluated[row] == counted.times_of(label)
+        allowed = TIMES if name in CACHING or name == "oss" else settings.times
+        if name not in ("a2s",):
+            assert set(outcome.evaluated[row]) <= set(allowed)
+    assert outcome.x.isfinite().all()
+
+
+@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("evaluations", [3, 5, 8, 11])
+def test_the_budget_is_met_or_approached_from_below(name, evaluations, recording, tuned):
+    evaluations = budget(name, evaluations)
+    counts = TUNABLE[name].run(recording, tuned(name, evaluations)).evaluations
+    mean = sum(counts) / len(counts)
+    assert mean <= evaluations
+    assert mean > evaluations - (2 if name in ("heun", "easycache", "teacache-x") else 1.5)
+    if not TUNABLE[name].online:
+        assert len(set(counts)) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in CACHING if name != "full"] + ["fewer", "oss"])
+def test_all_steps_evaluated_are_the_full_run(name, tuned):
+    given = problem(Counted(mixture()))
+    full = BASELINES["full"].run(given, tuned("full", STEPS))
+    outcome = TUNABLE[name].run(given, tuned(name, STEPS))
+    assert outcome.evaluations == (STEPS,) * 3
+    assert torch.equal(outcome.x, full.x)
+
+
+def test_the_full_run_is_ours():
+    flow, noise = mixture(), noise_of(2)
+    full = BASELINES["full"]
+    given = record(flow, noise, TIMES)
+    outcome = full.run(given, full.fit(given, STEPS))
+    assert torch.equal(outcome.x, sample(flow, noise, Plan.full(TIMES)))
+    assert torch.equal(outcome.x, given.states[-1])
+    assert given.error(outcome.x) == 0
+    assert given.error(outcome.x / 0) == float("inf")
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_sample_does_not_depend_on_its_batch(name, tuned):
+    settings = tuned(name, budget(name, 6))
+    together = TUNABLE[name].run(problem(Counted(mixture())), settings)
+    noise = noise_of(3, seed=1)
+    for row, label in enumerate(LABELS):
+        one = Problem(Counted(mixture()), noise[row : row + 1], TIMES, {"label": [label]}, GRID)
+        alone = TUNABLE[name].run(one, settings)
+        assert alone.evaluated[0] == together.evaluated[row]
+        torch.testing.assert_close(alone.x[0], together.x[row], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_tuning_is_deterministic(name, recording, tuned):
+    evaluations = budget(name, 6)
+    assert TUNABLE[name].fit(recording, evaluations) == tuned(name, evaluations)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_settings_survive_a_record(name, tuned):
+    settings = tuned(name, budget(name, 6))
+    assert type(settings).model_validate_json(settings.model_dump_json()) == settings
+
+
+@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_results_keep_the_dtype(name, dtype, tuned):
+    seen = set()
+
+    def velocity(x, t, label):
+        seen.add(x.dtype)
+        return mixture()(x, t)
+
+    noise = noise_of(3, dtype=dtype)
+    given = Problem(velocity, noise, TIMES, {"label": LABELS}, GRID)
+    outcome = TUNABLE[name].run(given, tuned(name, budget(name, 6)))
+    assert outcome.x.dtype == dtype
+    assert seen == {dtype}
+
+
+def test_published_settings_run():
+    given = record(mixture(), noise_of(1), time_grid(50, 3.0))
+    for baseline in BASELINES.values():
+        for settings in baseline.published.values():
+            outcome = baseline.run(given, settings)
+            assert outcome.x.isfinite().all()
+            assert 9 <= outcome.evaluations[0] <= 40
+
+
+@pytest.mark.parametrize(
+    ("name", "evaluations"),
+    [("full", 5), ("teacache", 1), ("teacache-x", 1), ("easycache", 2), ("vde", 1), ("reuse", 1)],
+)
+def test_what_cannot_be_reached_says_so(name, evaluations, recording):
+    with pytest.raises(PlanError, match=f"{name} cannot run on {evaluations} evaluations of 16"):
+        TUNABLE[name].fit(recording, evaluations)
+
+
+@pytest.mark.parametrize("evaluations", [0, STEPS + 1])
+def test_impossible_budgets(evaluations, recording):
+    with pytest.raises(PlanError, match="impossible"):
+        BASELINES["fewer"].fit(recording, evaluations)
+
+
+@pytest.mark.parametrize("name", ["teacache", "teacache-x"])
+def test_teacache_on_the_shortest_runs(name):
+    one, two = (record(mixture(), noise_of(2), time_grid(steps)) for steps in (1, 2))
+    with pytest.raises(PlanError, match="the first and the last step are always evaluated"):
+        BASELINES[name].fit(one, 1)
+    assert BASELINES[name].run(two, BASELINES[name].fit(two, 2)).evaluations == (2, 2)
+
+
+def test_online_rules_say_so():
+    for baseline in BASELINES.values():
+        assert baseline.online == isinstance(baseline, OnlineRule)
+
+
+def test_shorter_grids():
+    given = Problem(mixture(), noise_of(1), TIMES)
+    assert given.shorter(STEPS) == TIMES
+    assert given.shorter(4) == pytest.approx(TIMES[::4])
+    assert given.shorter(5)[0] == 1.0
+    assert given.shorter(5)[-1] == 0.0
+    wrong = Problem(mixture(), noise_of(1), TIMES, grid=lambda steps: time_grid(steps + 1))
+    with pytest.raises(HostError, match="grid\\(3\\) must give 4 times, not 5"):
+        wrong.shorter(3)
+
+
+def test_conditions_are_checked_and_cut():
+    with pytest.raises(HostError, match="one entry a sample"):
+        Problem(mixture(), noise_of(2), TIMES, {"label": [1]})
+    condition = {"label": torch.tensor([0.0, 1.0, 2.0])}
+    given = record(Counted(mixture()), noise_of(3), TIMES, condition=condition)
+    few = given.first(2)
+    assert few.samples == 2
+    assert few.condition["label"].tolist() == [0.0, 1.0]
+    assert torch.equal(few.states[-1], given.states[-1][:2])
+    assert given.first(9).samples == 3
+
+
+def test_a_velocity_that_reuses_its_memory():
+    buffer, flow = torch.empty(2, 2, 3, dtype=torch.float64), mixture()
+
+    def velocity(x, t):
+        return buffer.copy_(flow(x, t))
+
+    noise = noise_of(2)
+    fresh, reused = record(flow, noise, TIMES), record(velocity, noise, TIMES)
+    assert torch.equal(torch.stack(fresh.velocities), torch.stack(reused.velocities))
