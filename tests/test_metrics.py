@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import pad
 
 from tacache.errors import HostError
-from tacache.metrics import psnr, ssim
+from tacache.metrics import frame_changes, per_frame, psnr, ssim
 
 
 def test_psnr_of_a_known_error():
@@ -74,3 +74,41 @@ def test_ssim_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchmetrics.functional.image", None)
     with pytest.raises(HostError, match=r"tacache\[metrics\]"):
         ssim(torch.zeros(1, 3, 16, 16), torch.zeros(1, 3, 16, 16))
+
+
+def test_a_clip_has_the_mean_of_its_frames():
+    torch.manual_seed(0)
+    reference, clip = torch.rand(2, 2, 9, 3, 16, 16)  # more frames than are measured together
+    for metric in (psnr, ssim):
+        frames = [float(metric(reference[1, f : f + 1], clip[1, f : f + 1])) for f in range(9)]
+        values = per_frame(metric, reference, clip)
+        assert values.shape == (2,)
+        assert float(values[1]) == pytest.approx(sum(frames) / 9)
+
+
+def test_frame_changes_see_motion_and_not_a_constant_error():
+    reference = torch.rand(1, 3, 3, 8, 8) * 0.5
+    brighter, frozen = reference + 0.25, reference[:, :1].expand_as(reference)
+    changes = frame_changes(reference)
+    assert changes.shape == (1, 2, 3, 8, 8)
+    assert torch.allclose(frame_changes(brighter), changes, atol=1e-6)
+    assert torch.equal(frame_changes(frozen), torch.full_like(changes, 0.5))
+
+
+def test_psnr_of_frame_changes_has_their_full_range_as_peak():
+    reference = torch.zeros(1, 2, 3, 4, 4)
+    clip = reference.clone()
+    clip[:, 1] += 0.2  # a change of 0.2 that is not there: 10 log10(2^2 / 0.2^2) = 20 dB
+    value = per_frame(psnr, frame_changes(reference), frame_changes(clip))
+    assert value.tolist() == pytest.approx([20.0])
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 8, 8), (1, 0, 3, 8, 8)])
+def test_clips_have_five_dimensions_and_frames(shape):
+    with pytest.raises(HostError, match="samples, frames"):
+        per_frame(psnr, torch.zeros(shape), torch.zeros(shape))
+
+
+def test_one_frame_does_not_move():
+    with pytest.raises(HostError, match="two frames"):
+        frame_changes(torch.zeros(1, 1, 3, 8, 8))

@@ -1,0 +1,96 @@
+"""Fidelity of pictures and clips to their references, one number a sample."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tacache.errors import HostError
+
+CHUNK = 8  # frames measured together, so that a long clip fits into memory
+
+
+def psnr(reference: Tensor, image: Tensor) -> Tensor:
+    """Peak signal-to-noise ratio in dB of samples along dim 0, values in [0, 1]; inf if equal."""
+    check_shapes(reference, image)
+    difference = image.double() - reference.double()
+    error = difference.square().reshape(len(image), -1).mean(dim=1)
+    return -10 * torch.log10(error)
+
+
+def ssim(reference: Tensor, image: Tensor) -> Tensor:
+    """Structural similarity of pictures (samples, channels, height, width), values in [0, 1]."""
+    check_pictures("SSIM", reference, image)
+    similarity = load_ssim()(image.double(), reference.double(), data_range=1.0, reduction="none")
+    assert isinstance(similarity, Tensor)
+    return similarity.reshape(len(image))
+
+
+def load_ssim() -> Callable[..., Any]:
+    """The function of torchmetrics."""
+    try:
+        from torchmetrics.functional.image import structural_similarity_index_measure
+    except ModuleNotFoundError as error:
+        raise HostError("SSIM needs: pip install 'tacache[metrics]'") from error
+    return structural_similarity_index_measure
+
+
+def per_frame(
+    metric: Callable[[Tensor, Tensor], Tensor], reference: Tensor, clip: Tensor
+) -> Tensor:
+    """A metric of pictures as its mean over the frames of clips (samples, frames, ...)."""
+    check_shapes(reference, clip)
+    return over_frames(metric, reference, clip)
+
+
+def over_frames(metric: Callable[..., Tensor], *clips: Tensor) -> Tensor:
+    """The mean over frames of a metric of one or more pictures, a few frames at a time."""
+    for clip in clips:
+        check_clips(clip)
+    samples, frames = clips[0].shape[:2]
+    pictures = [clip.flatten(0, 1) for clip in clips]
+    values = [
+        metric(*(some[i : i + CHUNK] for some in pictures))
+        for i in range(0, samples * frames, CHUNK)
+    ]
+    return torch.cat(values).reshape(samples, frames).mean(dim=1)
+
+
+def frame_changes(clip: Tensor) -> Tensor:
+    """The differences of neighbouring frames, moved from [-1, 1] to [0, 1]: no motion is 0.5.
+
+    Metrics of these tell whether a clip moves as its reference does: `per_frame(psnr,
+    frame_changes(reference), frame_changes(clip))`. PSNR then has a peak of 2, their full range.
+    """
+    check_clips(clip)
+    if clip.shape[1] < 2:
+        raise HostError("a clip of one frame does not move: give two frames or more")
+    return (clip[:, 1:] - clip[:, :-1] + 1) / 2
+
+
+def check_shapes(reference: Tensor, image: Tensor) -> None:
+    """Only samples of the same shape compare."""
+    if reference.shape != image.shape:
+        raise HostError(
+            f"pictures of shapes {tuple(reference.shape)} and {tuple(image.shape)} do not compare"
+        )
+
+
+def check_pictures(title: str, *pictures: Tensor) -> None:
+    """Pictures have four dimensions and one shape."""
+    for one in pictures:
+        check_shapes(pictures[0], one)
+        if one.ndim != 4:
+            raise HostError(
+                f"{title} takes pictures (samples, channels, height, width), not {tuple(one.shape)}"
+            )
+
+
+def check_clips(clip: Tensor) -> None:
+    """Clips have five dimensions."""
+    if clip.ndim != 5 or not clip.shape[0] * clip.shape[1]:
+        raise HostError(
+            "clips are (samples, frames, channels, height, width), at least one frame each, "
+            f"not {tuple(clip.shape)}"
+        )
