@@ -10,6 +10,7 @@ from support import PROFILE_RULES, mixture, noise_of, plan_with, rotating
 from tacache import (
     HostError,
     Plan,
+    PlanError,
     Stepper,
     TACacheError,
     calibrate,
@@ -18,6 +19,9 @@ from tacache import (
     sample,
     time_grid,
 )
+from tacache.diagnostics import Bound, Diagnostics, damp
+from tacache.replanning import replan
+from tacache.rules import advance
 
 ANCHORS = (0, 1, 4, 5, 8, 13, 19)
 CACHED = tuple(n for n in range(20) if n not in ANCHORS)
@@ -233,3 +237,79 @@ def test_a_reference_that_stands_still_is_an_error_of_ours(plan):
 def test_progress_is_shown_on_standard_error(flow, plan, capsys):
     diagnose(flow, noise_of(2), plan, progress=True)
     assert "diagnosing" in capsys.readouterr().err
+
+
+# --- the damped rule --------------------------------------------------------------------------
+
+
+def found_with(samples, cosines):
+    """Diagnostics that know these alignments, by step."""
+    bounds = tuple(
+        Bound(step=n, cos_theta=cosine, error=0, bound=0, excess=0, distance=0)
+        for n, cosine in cosines.items()
+    )
+    return Diagnostics(
+        samples=samples, skip_ratio=0.5, state_drift=(0.0,), state_drift_error=(0.0,),
+        velocity_drift=(0.0,), evaluated_drift=0.0, cached_drift=None, alignment=None,
+        bounds=bounds,
+    )  # fmt: skip
+
+
+def test_damping_takes_d_times_the_mean_cosine(plan):
+    damped = damp(plan, [found_with(3, {2: 0.5, 3: -0.4, 6: 0.1}), found_with(1, {2: 0.1, 6: 0.5})])
+    expected = list(plan.direction)
+    expected[1] *= (3 * 0.5 + 0.1) / 4  # the velocity of skipped step 2 uses d of step 1
+    expected[2] = 0.0  # no update against what was seen
+    expected[5] *= (3 * 0.1 + 0.5) / 4
+    assert damped.rule == "damped"
+    assert damped.direction == pytest.approx(expected)
+    assert (damped.anchors, damped.magnitude) == (plan.anchors, plan.magnitude)
+
+
+def test_a_damped_run_is_tasu_with_less_direction(flow, plan):
+    x = noise_of(4)
+    none, half, full = (
+        damp(plan, [found_with(1, dict.fromkeys(CACHED, cosine))]) for cosine in (-1.0, 0.5, 1.0)
+    )
+    assert torch.equal(sample(flow, x, full), sample(flow, x, plan))
+    magnitude = plan.model_copy(update={"rule": "magnitude"})
+    assert torch.allclose(sample(flow, x, none), sample(flow, x, magnitude), rtol=1e-12)
+    halved = plan.model_copy(update={"direction": half.direction})
+    assert torch.equal(sample(flow, x, half), sample(flow, x, halved))
+    assert half.direction != plan.direction
+
+
+@pytest.mark.parametrize("cosine", [-0.5, 0.1, 0.6, 1.0])
+def test_no_strength_is_better_than_the_damped_one(cosine, plan):
+    """One step along a direction at a known angle to the true one, in the plane across v."""
+    v, true, aside = torch.linalg.qr(noise_of(6, (3,), seed=1))[0].T[:, None]
+    historical = cosine * true + math.sqrt(1 - cosine**2) * aside
+    d = plan.direction[1]
+    strength = damp(plan, [found_with(1, {2: cosine})]).direction[1]
+    errors = {
+        s: float((advance(v, historical, 1.0, s) - (v + d * true)).norm())
+        for s in [strength, *np.linspace(0, 2 * d, 21)]
+    }
+    assert errors[strength] == min(errors.values())
+
+
+def test_a_damped_plan_has_a_file_and_stays_on_its_grid(flow, plan, profile, tmp_path):
+    made = make_plan(profile, evaluations=7)
+    damped = damp(made, [diagnose(flow, noise_of(3), made)])
+    loaded = Plan.load(damped.save(tmp_path / "damped.plan.json"))
+    assert loaded == damped
+    assert torch.equal(sample(flow, noise_of(2), loaded), sample(flow, noise_of(2), damped))
+    with pytest.raises(PlanError, match=r"a damped plan .* cannot move to another grid"):
+        replan(damped, time_grid(33, shift=2.0))
+
+
+@pytest.mark.parametrize("rule", ["magnitude", "direction", "reuse", "fitted", "damped"])
+def test_only_tasu_is_damped(rule, profile):
+    other = plan_with(rule, profile, ANCHORS)
+    with pytest.raises(PlanError, match=f"only a tasu plan .* '{rule}'"):
+        damp(other, [])
+
+
+def test_damped_is_no_rule_of_a_profile(profile):
+    with pytest.raises(PlanError, match="unknown rule 'damped' for a profile"):
+        make_plan(profile, evaluations=7, rule="damped")

@@ -754,6 +754,44 @@ def test_a_last_level_written_in_place_is_followed(euler):
     assert torch.equal(loop(full), loop(euler))
 
 
+@pytest.mark.parametrize("last", [None, 0.05])
+def test_a_last_level_written_in_place_is_followed_by_a_jump(euler, last):
+    """One step across the last interval ends where the walk through its steps ends."""
+    times = times_of(euler)
+    fit = fitted(times, (0, 1, 4, 8))
+    reuse = Plan(rule="reuse", times=times, anchors=fit.anchors)
+
+    def loop(plan: Plan) -> Tensor:
+        scheduler = carrying(euler, plan)
+        scheduler.set_timesteps(STEPS)
+        scheduler.sigmas[-1] = scheduler.sigmas[-2] if last is None else last
+        x = noise()
+        for t in scheduler.timesteps:
+            x = scheduler.step(velocity(x, t), t, x, return_dict=False)[0]
+        return x
+
+    constant = fit.model_copy(update={"weights": ((1.0,),) * 4})
+    assert torch.allclose(loop(constant), loop(reuse), atol=1e-5)
+
+
+def test_a_jump_leaves_the_pipelines_view_and_the_next_run_is_the_same(euler):
+    scheduler = carrying(euler, fitted(times_of(euler), (0, 1, 4, 8)))
+    first, second = walk(scheduler), walk(scheduler)
+    assert torch.equal(first, second)
+    assert len(scheduler.timesteps) == 4
+    assert len(scheduler.sigmas) == 5
+    assert scheduler.step_index == 4
+
+
+def test_a_damped_plan_on_euler_is_the_cores_own(euler):
+    times = times_of(euler)
+    tasu = make_plan(rated(times), evaluations=EVALUATIONS)
+    halves = tuple(d / 2 for d in tasu.direction)
+    damped = tasu.model_copy(update={"rule": "damped", "direction": halves})
+    same = tasu.model_copy(update={"direction": halves})
+    assert torch.equal(walk(carrying(euler, damped)), walk(carrying(euler, same)))
+
+
 class Eager(diffusers.FlowMatchEulerDiscreteScheduler):
     """Prepares a run when it is made, as the scheduler of AnyFlow does."""
 

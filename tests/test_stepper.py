@@ -402,6 +402,42 @@ def test_sampling_keeps_no_graph(flow, profile):
     assert not sample(flow, x, make_plan(profile, evaluations=5)).requires_grad
 
 
+def test_jumps_are_the_walk_step_by_step(flow, profile):
+    plan, x = plan_with("fitted", profile, ANCHORS), noise_of(3)
+    walked, stepper = x, Stepper(plan)
+    for n in range(plan.steps):
+        t = plan.times[n]
+        v = stepper.velocity(walked, lambda x=walked, t=t: flow(x, t))
+        walked = walked - (t - plan.times[n + 1]) * v
+    calls = Recorder(flow)
+    found = sample(calls, x, plan)
+    assert torch.allclose(found, walked, rtol=1e-12, atol=1e-12)
+    assert calls.times == [plan.times[n] for n in ANCHORS]
+
+
+def test_a_jump_ends_at_the_next_anchor_and_needs_one(profile):
+    stepper, x = Stepper(plan_with("fitted", profile, ANCHORS)), noise_of(2)
+    stops = []
+    while stepper.step < stepper.plan.steps:
+        stepper.jump(x, lambda: x)
+        stops.append(stepper.step)
+    assert stops == [*ANCHORS[1:], stepper.plan.steps]
+    with pytest.raises(HostError, match="only from an anchor"):
+        stepper.jump(x, lambda: x)
+    stepper.reset()
+    stepper.jump(x, lambda: x)
+    stepper.velocity(x, lambda: x)
+    stepper.velocity(x, lambda: x)  # step 2, a skip; 3 is one as well
+    with pytest.raises(HostError, match="only from an anchor"):
+        stepper.jump(x, lambda: x)
+
+
+@pytest.mark.parametrize("rule", PROFILE_RULES)
+def test_a_profiles_plan_does_not_jump(rule, profile):
+    with pytest.raises(HostError, match="only a fitted plan jumps"):
+        Stepper(plan_with(rule, profile, ANCHORS)).jump(noise_of(1), lambda: noise_of(1))
+
+
 @pytest.mark.parametrize(
     ("noise", "message"),
     [

@@ -4,16 +4,18 @@ from importlib.metadata import version
 
 from tacache import models
 from tacache.calibration import calibrate
-from tacache.diagnostics import diagnose
+from tacache.diagnostics import damp, diagnose
 from tacache.errors import HostError, PlanError, ProfileError, TACacheError
+from tacache.fitting import fit_plan
 from tacache.grid import time_grid
-from tacache.plan import Plan, make_plan
+from tacache.plan import Certificate, Plan, make_plan
 from tacache.profile import Host, Profile
 from tacache.stepper import Stepper, sample
 
 __version__ = version("tacache")
 
 __all__ = [
+    "Certificate",
     "Host",
     "HostError",
     "Plan",
@@ -23,7 +25,9 @@ __all__ = [
     "Stepper",
     "TACacheError",
     "calibrate",
+    "damp",
     "diagnose",
+    "fit_plan",
     "make_plan",
     "models",
     "sample",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tacache.decomposition import dot, norm, orthogonal_part, share
-from tacache.errors import HostError
+from tacache.errors import HostError, PlanError
 from tacache.files import Frozen
 from tacache.plan import Plan
 from tacache.progress import track
@@ -41,10 +41,12 @@ class Bound(Frozen):
 
     `error` is the distance of the TASU update (eq. 15) to the oracle update (eq. 14), `bound` what
     eq. 16 allows, `excess` the largest of error - bound over samples (at most rounding), and
-    `distance` how far the TASU update is from the velocity the model really gives.
+    `distance` how far the TASU update is from the velocity the model really gives. `cos_theta` is
+    the mean alignment of the planned run at this step.
     """
 
     step: int
+    cos_theta: float
     error: float
     bound: float
     excess: float
@@ -89,6 +91,27 @@ def diagnose(
     for batch in track(list(batches(noise, condition, batch_size)), "diagnosing", progress):
         _compare(velocity, batch, plan, records)
     return _summary(records, plan)
+
+
+def damp(plan: Plan, found: Sequence[Diagnostics]) -> Plan:
+    """A `tasu` plan with d cos(theta) in the place of d: the rule `damped`.
+
+    An update of strength s along a direction at angle theta to the true one leaves the error
+    s^2 - 2 s d cos(theta) + d^2, least at s = d cos(theta); the paper takes s = d (eq. 13). The
+    cosine is the mean over what was diagnosed; where it is negative there is no update.
+    """
+    if plan.rule != "tasu" or plan.direction is None:
+        raise PlanError(f"only a tasu plan can be damped, this one has the rule {plan.rule!r}")
+    cached = {n for n in range(plan.steps) if n not in plan.anchors}
+    if not found or any(b.step not in cached for one in found for b in one.bounds):
+        raise PlanError("damping needs diagnostics of this plan: diagnose it first")
+    direction = list(plan.direction)
+    for n in range(1, plan.steps):
+        seen = [(b.cos_theta, one.samples) for one in found for b in one.bounds if b.step == n]
+        if seen:
+            cosine = sum(c * count for c, count in seen) / sum(count for _, count in seen)
+            direction[n - 1] *= max(0.0, cosine)
+    return plan.model_copy(update={"rule": "damped", "direction": tuple(direction)})
 
 
 def relative(x: Tensor, reference: Tensor) -> Tensor:
@@ -180,6 +203,7 @@ def _summary(records: Records, plan: Plan) -> Diagnostics:
         bounds=tuple(
             Bound(
                 step=n,
+                cos_theta=mean("alignment", n),
                 error=mean("error", n),
                 bound=mean("bound", n),
                 excess=max(records["excess", n]),

@@ -25,10 +25,14 @@ class FileRecord(Frozen):
     VERSION: ClassVar[int]
     ERROR: ClassVar[type[TACacheError]]
     REMEDY: ClassVar[str]
+    OMITTED: ClassVar[tuple[str, ...]] = ()  # fields that are left out of the file while unset
 
     def to_json(self) -> str:
         """The file's text: one field a line, so that files diff well."""
         fields = {"format": self.FORMAT, "version": self.VERSION, **self.model_dump(mode="json")}
+        for name in self.OMITTED:
+            if fields[name] is None:
+                del fields[name]
         lines = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
         return "{\n" + ",\n".join(lines) + "\n}\n"
 

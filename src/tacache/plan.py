@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from tacache.errors import PlanError, TACacheError
-from tacache.files import FileRecord
+from tacache.files import FileRecord, Frozen
 from tacache.grid import as_times, break_steps, step_lengths
 from tacache.profile import Host, Profile
-from tacache.rules import PROFILE_RULES
+from tacache.rules import PROFILE_RULES, RATES
 from tacache.schedule import (
     MAX_SKIP,
     Schedule,
@@ -21,7 +21,22 @@ from tacache.schedule import (
     walk,
 )
 
-Rule = Literal["tasu", "magnitude", "direction", "reuse", "fitted"]
+Rule = Literal["tasu", "magnitude", "direction", "reuse", "damped", "fitted"]
+
+
+class Certificate(Frozen):
+    """What a fitted plan was measured to do, on calibration samples that no weight was fitted to.
+
+    Drift is the distance of the result to the full-step one over the latter's norm; PSNR is that of
+    decoded pictures, in dB, where the host has a decoder. Both are means over the samples.
+    """
+
+    held_out: Annotated[int, Field(ge=1)]
+    drift: Annotated[float, Field(ge=0)]
+    fit_drift: Annotated[float, Field(ge=0)]  # of the samples the weights were fitted to
+    psnr: float | None = None
+    evaluations_spent: Annotated[int, Field(ge=1)]  # model evaluations, the full runs included
+    date: str
 
 
 class Plan(FileRecord):
@@ -35,6 +50,7 @@ class Plan(FileRecord):
     VERSION: ClassVar[int] = 1
     ERROR: ClassVar[type[TACacheError]] = PlanError
     REMEDY: ClassVar[str] = "Make the plan again, or restore the file from where it came from"
+    OMITTED: ClassVar[tuple[str, ...]] = ("certificate",)
 
     rule: Rule
     times: tuple[float, ...]
@@ -48,6 +64,7 @@ class Plan(FileRecord):
     samples: Annotated[int, Field(ge=1)] | None = None
     breaks: tuple[float, ...] = ()
     host: Host = Host()
+    certificate: Certificate | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -73,7 +90,7 @@ class Plan(FileRecord):
             raise PlanError(f"a new part starts at steps {sorted(missing)}: they must be anchors")
 
     def _check_rates(self) -> None:
-        needs = PROFILE_RULES.get(self.rule, (False, False))
+        needs = RATES.get(self.rule, (False, False))
         for name, needed in zip(("magnitude", "direction"), needs, strict=True):
             values = getattr(self, name)
             if values is None and needed:
@@ -132,7 +149,7 @@ class Plan(FileRecord):
 
     def update(self, step: int) -> tuple[float, float]:
         """exp(k dt) and d with which `step`'s velocity leads to the next one's (eq. 13)."""
-        magnitude, direction = PROFILE_RULES[self.rule]
+        magnitude, direction = RATES[self.rule]
         growth, turn = 1.0, 0.0
         if magnitude and self.magnitude is not None:
             growth = math.exp(self.magnitude[step] * (self.times[step] - self.times[step + 1]))

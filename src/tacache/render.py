@@ -6,7 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tacache.plan import Plan
+from tacache.frontier import Frontier
+from tacache.plan import Certificate, Plan
 from tacache.profile import Profile
 
 # A braille cell holds four dots above each other: one column a step, four levels a row.
@@ -70,6 +71,8 @@ def plan_view(plan: Plan) -> RenderableType:
     if plan.tau_k is not None and plan.tau_d is not None:
         limits = f"tau_k {plan.tau_k:.4g}, tau_d {plan.tau_d:.4g}, max_skip {plan.max_skip}"
         facts.append(("thresholds", limits))
+    if plan.certificate is not None:
+        facts += _certificate(plan.certificate)
     parts: list[RenderableType] = [
         _facts(*facts),
         Text(f"\n{strip(plan)}", style="cyan"),
@@ -81,6 +84,25 @@ def plan_view(plan: Plan) -> RenderableType:
     if plan.direction is not None:
         parts.append(curve(plan.direction, "direction (DI, d per step)"))
     return Group(*parts)
+
+
+def frontier_view(frontier: Frontier) -> RenderableType:
+    """What each budget reaches on the samples held out from its fit."""
+    table = Table("evaluations", "speedup", "PSNR, dB", "drift", "plan", box=None)
+    for point in frontier.points:
+        fidelity = "-" if point.psnr is None else f"{point.psnr:.2f}"
+        row = (f"{point.speedup:.2f}x", fidelity, f"{point.drift:.4f}", Text(point.plan))
+        table.add_row(str(point.evaluations), *row)
+    return table
+
+
+def _certificate(found: Certificate) -> list[tuple[str, str]]:
+    psnr = "" if found.psnr is None else f"PSNR {found.psnr:.2f} dB, "
+    return [
+        ("measured", f"{psnr}drift {found.drift:.4f} on {found.held_out} held-out samples"),
+        ("fitted samples", f"drift {found.fit_drift:.4f}"),
+        ("spent", f"{found.evaluations_spent} evaluations, {found.date}"),
+    ]
 
 
 def _facts(*rows: tuple[str, str]) -> Table:

@@ -6,6 +6,7 @@ from tacache.errors import PlanError
 from tacache.grid import as_times, break_steps
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
+from tacache.rules import PROFILE_RULES
 from tacache.schedule import longest_intervals, walk
 
 
@@ -36,7 +37,8 @@ def replan(plan: Plan, times: Iterable[float]) -> Plan:
 def _profile_of(plan: Plan) -> Profile:
     """The profile a plan was made from, as far as it kept it."""
     limits = (plan.tau_k, plan.tau_d, plan.max_skip)
-    if plan.magnitude is None or plan.direction is None or None in limits:
+    measured_for_rule = plan.rule in PROFILE_RULES  # a damped direction belongs to its anchors
+    if plan.magnitude is None or plan.direction is None or None in limits or not measured_for_rule:
         raise PlanError(
             f"a {plan.rule} plan without rates and thresholds of its own cannot move to another "
             "grid: make one for this grid"

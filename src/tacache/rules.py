@@ -20,7 +20,9 @@ PROFILE_RULES = {
     "direction": (False, True),
     "reuse": (False, False),
 }
-RULES = (*PROFILE_RULES, "fitted")
+# rule -> whether its plans need magnitude and direction; `damped` has d cos(theta) as direction
+RATES = {**PROFILE_RULES, "damped": (True, True)}
+RULES = (*RATES, "fitted")
 
 
 def init_direction(v: Tensor, v_previous: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -24,7 +23,7 @@ class Stepper:
         self.plan = plan
         self._anchors = frozenset(plan.anchors)
         self._breaks = frozenset(plan.break_steps)
-        self._turns = plan.rule in ("tasu", "direction")
+        self._turns = plan.rule in ("tasu", "direction", "damped")
         self._kept = max(map(len, plan.weights)) if plan.weights else 1 + self._turns
         self.reset()
 
@@ -63,6 +62,18 @@ class Stepper:
         self.step += 1
         return v
 
+    def jump(self, x: Tensor, evaluate: Callable[[], Tensor]) -> Tensor:
+        """The average velocity from this anchor to the next, where the stepper then stands.
+
+        For fitted plans on Euler: one step with it across the interval is all its steps together.
+        """
+        if self.plan.weights is None or not self.evaluates:
+            raise HostError("only a fitted plan jumps, and only from an anchor")
+        v = self.velocity(x, evaluate)
+        later = (n for n in self.plan.anchors if n >= self.step)
+        self.step = next(later, self.plan.steps)
+        return v
+
     def _anchor(self, v: Tensor) -> Tensor:
         # A copy, since the caller may write into v, and a CUDA graph will.
         self._history = (v.clone(), *self._history[: self._kept - 1])
@@ -97,7 +108,9 @@ def sample(
     """Samples from `noise` (samples along dim 0) by the plan: one call of `velocity` an anchor."""
     (batch,) = batches(noise, condition)
     x, stepper = batch.noise, Stepper(plan)
-    for t, t_next in pairwise(plan.times):
-        v = stepper.velocity(x, partial(velocity, x, t, **batch.condition))
-        x = euler(x, v, t, t_next)
+    advance = stepper.velocity if plan.weights is None else stepper.jump
+    while (n := stepper.step) < plan.steps:
+        t = plan.times[n]
+        v = advance(x, partial(velocity, x, t, **batch.condition))
+        x = euler(x, v, t, plan.times[stepper.step])
     return x

@@ -10,7 +10,9 @@ import typer
 from typer.core import TyperGroup
 
 import tacache
+from tacache.cli.bench import bench
 from tacache.cli.demo import demo
+from tacache.cli.fitting import fit
 from tacache.cli.models import calibrate, generate
 from tacache.cli.plans import plan, show
 from tacache.errors import TACacheError
@@ -104,7 +106,7 @@ def options(
     """Options that stand before a command; the application's help is on the application."""
 
 
-for command in (demo, calibrate, plan, show, generate):
+for command in (demo, calibrate, plan, fit, show, generate, bench):
     app.command()(command)
 
 

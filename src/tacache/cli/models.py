@@ -70,13 +70,13 @@ def calibrate(
 
     texts = read_prompts(own_prompts(model, prompts))[:count]
     target = out or Path(f"{Path(model).name}.profile.json")
-    call = _call_arguments(
+    call = call_arguments(
         model, more, steps=steps, height=height, width=width, frames=frames, guidance=guidance
     )
     pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
     pipe.set_progress_bar_config(disable=True)
     kept = target.with_name(f"{target.name}.runs")
-    with _threads(model, pipe):
+    with threads(model, pipe):
         profile = calibration.calibrate(
             pipe,
             texts,
@@ -153,14 +153,14 @@ def generate(
     if compare and followed is None:
         raise TACacheError("--compare sets a plan against full steps: give --plan")
     given = {"steps": steps, "height": height, "width": width, "frames": frames}
-    call = _call_arguments(model, more, _remembered_call(followed), guidance=guidance, **given)
+    call = call_arguments(model, more, _remembered_call(followed), guidance=guidance, **given)
     pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
     if followed is not None:
         check_host(pipe, followed)
     pipe.set_progress_bar_config(disable=as_json)
     request = Request(followed, call, compare, ".gif" if gif else ".mp4", fps)
     jobs = [(i, text, seed + j) for i, text in enumerate(texts) for j in range(number)]
-    with _threads(model, pipe):
+    with threads(model, pipe):
         if compare:
             warm_up(pipe, texts[0], call)
         made, failed = _generate_all(pipe, jobs, request, out, quiet=as_json)
@@ -170,12 +170,12 @@ def generate(
         raise typer.Exit(1)
 
 
-def _threads(model: str, pipe: Any) -> AbstractContextManager[None]:
+def threads(model: str, pipe: Any) -> AbstractContextManager[None]:
     """The threads a model runs with: as they are, but for the small ones that ship."""
     return steady_threads(pipe) if model in EMBEDDED else nullcontext()
 
 
-def _call_arguments(
+def call_arguments(
     model: str, more: list[str] | None, remembered: dict[str, Any] | None = None, **options: Any
 ) -> dict[str, Any]:
     """The pipeline's arguments: the model's defaults, then a plan's, our options, and --call."""

@@ -8,6 +8,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 from tacache.diffusers.calibration import calibrate
+from tacache.diffusers.driving import drive
+from tacache.diffusers.fitting import fit_plan, fit_plans
 from tacache.diffusers.host import applied, apply, remove
 from tacache.diffusers.schedulers import (
     PlanDPMSolverMultistepScheduler,
@@ -23,6 +25,9 @@ __all__ = [
     "applied",
     "apply",
     "calibrate",
+    "drive",
+    "fit_plan",
+    "fit_plans",
     "plan_scheduler",
     "remove",
 ]

@@ -1,6 +1,7 @@
 """A plan and the run it meets: the same grid or another, the same latents or others."""
 
 import logging
+from typing import Any, TypeGuard
 
 from tacache.errors import HostError
 from tacache.plan import Plan
@@ -10,6 +11,8 @@ logger = logging.getLogger("tacache.diffusers")
 
 # Two grids are the same if no noise level differs by more; a change of shift moves them further.
 GRID_TOLERANCE = 1e-4
+GUIDANCE = ("guidance_scale", "guidance_scale_2", "true_cfg_scale")
+GUIDANCE_TOLERANCE = 0.1  # of the fitted one, within which weights lose nothing to speak of
 
 
 def fit_to_run(plan: Plan, times: tuple[float, ...], start: int = 0) -> Plan:
@@ -52,6 +55,20 @@ def with_parts(plan: Plan, breaks: tuple[float, ...]) -> Plan:
     return changed
 
 
+def warn_of_guidance(plan: Plan, call: dict[str, Any]) -> None:
+    """Weights are fitted at one guidance; at another they lose, the more the farther it is."""
+    known = plan.host.call or {}
+    for name in GUIDANCE:
+        fitted, now = known.get(name), call.get(name)
+        if plan.rule != "fitted" or not _is_number(fitted) or not _is_number(now):
+            continue
+        if abs(now - fitted) > GUIDANCE_TOLERANCE * max(abs(fitted), 1.0):
+            logger.warning(
+                "the plan was fitted at %s=%g, this run has %g, %g away: expect a lower fidelity "
+                "than its certificate says", name, fitted, now, abs(now - fitted),
+            )  # fmt: skip
+
+
 def check_latent_shape(plan: Plan, shape: tuple[int, ...]) -> None:
     """Another kind of latent is an error; another size of the same kind gets a warning."""
     known = plan.host.latent_shape
@@ -65,6 +82,10 @@ def check_latent_shape(plan: Plan, shape: tuple[int, ...]) -> None:
         "the plan was made for latents of shape %s, this run has %s: calibrate at this size for "
         "the best fidelity", known, shape,
     )  # fmt: skip
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _same_grid(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

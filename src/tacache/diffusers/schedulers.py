@@ -2,7 +2,7 @@
 
 `set_timesteps` builds the full grid through the parent and then shows the pipeline the anchors
 only. `step` advances from one anchor to the next with the parent's own step, giving it the full
-grid meanwhile. The pipeline simply loops fewer times.
+grid meanwhile; a fitted plan on Euler takes one step across. The pipeline simply loops fewer times.
 """
 
 import copy
@@ -23,7 +23,7 @@ from torch import Tensor
 from tacache.diffusers.calls import calling_pipeline, check_call, run_breaks, start_step
 from tacache.diffusers.fingerprint import check_architecture
 from tacache.diffusers.flow import check_flow_scheduler, run_times
-from tacache.diffusers.matching import check_latent_shape, fit_to_run, with_parts
+from tacache.diffusers.matching import check_latent_shape, fit_to_run, warn_of_guidance, with_parts
 from tacache.errors import HostError
 from tacache.plan import Plan
 from tacache.stepper import Stepper
@@ -70,6 +70,7 @@ class FollowsPlan:
             check_architecture(pipeline, self.plan)
         times = run_times(self)
         check_call(pipeline, call, self.plan, self.strength)
+        warn_of_guidance(self.plan, call)
         start = start_step(pipeline, len(times) - 1, self.strength)
         plan = fit_to_run(self.plan, times, start)
         plan = with_parts(plan, run_breaks(pipeline, call))
@@ -113,6 +114,10 @@ class FollowsPlan:
             return step(self, v, timestep, x, *args, **kw)
         self._check_first_step(stepper, timestep, x)
         tokens = kw.get("per_token_timesteps")
+        is_euler = isinstance(self, diffusers.FlowMatchEulerDiscreteScheduler)
+        if stepper.plan.weights is not None and is_euler and tokens is None:
+            average = stepper.jump(x, lambda: v)  # the shown grid has the anchors only
+            return step(self, average, timestep, x, *args, **kw)
         with self._full_view(stepper):
             while True:
                 n = self._start + stepper.step
@@ -166,6 +171,7 @@ class FollowsPlan:
             return
         stays = len(self.sigmas) > 1 and bool(self.sigmas[-1] == self.sigmas[-2])
         self._full.sigmas[-1] = self._full.sigmas[-2] if stays else self.sigmas[-1]
+        self.sigmas[-1] = self._full.sigmas[-1]  # where one step crosses the last interval
 
 
 @functools.cache

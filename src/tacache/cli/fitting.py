@@ -1,0 +1,170 @@
+"""`tacache fit`: plans fitted to a model, for one budget or several."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from tacache.cli.models import call_arguments, numbers, threads
+from tacache.cli.options import (
+    PROMPTS_HELP,
+    Compiled,
+    Device,
+    Dtype,
+    Frames,
+    Guidance,
+    Height,
+    Json,
+    Model,
+    More,
+    Offload,
+    Width,
+    print_json,
+)
+from tacache.errors import TACacheError
+from tacache.frontier import Frontier, point_of
+from tacache.models import own_prompts
+from tacache.plan import Plan
+from tacache.prompts import read_prompts
+from tacache.render import frontier_view, plan_view
+
+BUDGETS = "5,7,10,13,17,25"
+COUNT, FAST = 16, 8
+
+
+def fit(
+    model: Model,
+    evaluations: Annotated[
+        str | None, typer.Option(help="Budgets, such as 13 or 7,10,13 [default: 13].")
+    ] = None,
+    speedup: Annotated[
+        float | None, typer.Option(help="One budget, as steps / evaluations.")
+    ] = None,
+    psnr: Annotated[
+        float | None,
+        typer.Option(help=f"Fit {BUDGETS} and take the fastest that reaches this, in dB."),
+    ] = None,
+    prompts: Annotated[str, typer.Option(help=PROMPTS_HELP)] = "calibration",
+    count: Annotated[
+        int | None, typer.Option(min=2, help=f"Use the first COUNT prompts [default: {COUNT}].")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds; every prompt runs with each.")] = "0",
+    steps: Annotated[int, typer.Option(min=2, help="Steps of the full run.")] = 50,
+    history: Annotated[int, typer.Option(min=1, help="Velocities an interval may use.")] = 4,
+    fast: Annotated[
+        bool, typer.Option("--fast", help=f"No search, and {FAST} prompts unless COUNT is given.")
+    ] = False,
+    most: Annotated[
+        int, typer.Option("--max-evaluations", help="Evaluations a budget may spend in all.")
+    ] = 3000,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The plan file, or a folder for several.")
+    ] = None,
+    height: Height = None,
+    width: Width = None,
+    frames: Frames = None,
+    guidance: Guidance = None,
+    more: More = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    offload: Offload = None,
+    compiled: Compiled = False,
+    as_json: Json = False,
+) -> None:
+    """Fit plans to a model: weights and anchors from a few full runs, judged on held-out prompts.
+
+    Full runs are made once for all budgets. Killed in them, it goes on where it stopped. Under
+    torchrun or accelerate launch the prompts are shared out between the processes.
+
+    [bold]Examples[/bold]
+
+    tacache fit tiny-flux --fast -o tiny.plan.json
+
+    tacache fit black-forest-labs/FLUX.1-dev --evaluations 5,7,10,13,17,25 -o flux
+
+    tacache fit black-forest-labs/FLUX.1-dev --psnr 35 --guidance 3.5 -o flux
+    """
+    from tacache.diffusers.fitting import fit_plans
+    from tacache.diffusers.loading import Loading, load_pipeline
+    from tacache.diffusers.processes import Processes
+
+    budgets = _budgets(evaluations, speedup, psnr, steps)
+    texts = read_prompts(own_prompts(model, prompts))[: count or (FAST if fast else COUNT)]
+    call = call_arguments(
+        model, more, steps=steps, height=height, width=width, frames=frames, guidance=guidance
+    )
+    pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
+    pipe.set_progress_bar_config(disable=True)
+    target = out or Path(Path(model).name + (".plan.json" if len(budgets) == 1 else "-plans"))
+    kept = target.with_name(f"{target.name}.runs")
+    with threads(model, pipe):
+        plans = fit_plans(
+            pipe,
+            texts,
+            evaluations=budgets,
+            seeds=numbers(seeds),
+            history=history,
+            max_evaluations=most,
+            search=not fast,
+            resume=kept,
+            progress=not as_json,
+            **call,
+        )
+    if Processes.current().rank == 0:
+        _write(plans, target, psnr, as_json)
+    for file in kept.parent.glob(f"{kept.name}*"):
+        file.unlink(missing_ok=True)
+
+
+def _budgets(
+    evaluations: str | None, speedup: float | None, psnr: float | None, steps: int
+) -> list[int]:
+    if sum(value is not None for value in (evaluations, speedup, psnr)) > 1 and not (
+        evaluations and psnr is not None
+    ):
+        raise TACacheError("give one of --evaluations, --speedup and --psnr")
+    if speedup is not None:
+        if not 1 <= speedup <= steps:
+            raise TACacheError(f"--speedup is a number from 1 to {steps}, not {speedup:g}")
+        return [math.floor(steps / speedup + 1e-9)]
+    if evaluations is None:
+        evaluations = "13" if psnr is None else BUDGETS
+    wanted = sorted(set(numbers(evaluations)))
+    if psnr is None:
+        return wanted
+    if wanted[0] > steps:
+        raise TACacheError(f"{steps} steps are too few for {wanted[0]} evaluations or more")
+    return [budget for budget in wanted if budget <= steps]
+
+
+def _write(plans: Sequence[Plan], target: Path, psnr: float | None, as_json: bool) -> None:
+    """One plan is a file; several are a folder with their frontier."""
+    if len(plans) == 1 and psnr is None:
+        plans[0].save(target)
+        _say(plans[0], target, as_json)
+        return
+    names = [f"{plan.evaluations}.plan.json" for plan in plans]
+    for plan, name in zip(plans, names, strict=True):
+        plan.save(target / name)
+    frontier = Frontier(points=tuple(map(point_of, plans, names)))
+    frontier.save(target / "frontier.json")
+    chosen = None if psnr is None else frontier.for_psnr(psnr)
+    if as_json:
+        facts: dict[str, Any] = {"folder": str(target), **frontier.model_dump()}
+        print_json(facts if chosen is None else {**facts, "chosen": chosen.plan})
+        return
+    Console().print(frontier_view(frontier))
+    print(f"Written to {target}/")
+    if chosen is not None:
+        print(f"{psnr:g} dB: {target / chosen.plan}, {chosen.evaluations} evaluations")
+
+
+def _say(plan: Plan, target: Path, as_json: bool) -> None:
+    if as_json:
+        print_json({"file": str(target), **plan.model_dump()})
+    else:
+        Console().print(plan_view(plan))
+        print(f"Written to {target}")

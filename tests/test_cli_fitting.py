@@ -1,0 +1,184 @@
+"""`tacache fit` on a tiny pipeline saved to a folder, and `tacache show` of what it writes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tacache.cli import app
+from tacache.frontier import Frontier
+from tacache.plan import Plan
+from tests.tiny import PIPELINES
+
+SIZE = ["--height", "32", "--width", "32", "--call", "max_sequence_length=32"]
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("models")
+    for name in ("flux", "wan"):
+        PIPELINES[name].build().save_pretrained(root / name)
+    return root
+
+
+@pytest.fixture
+def command(folder, tmp_path) -> list[object]:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("a fox\na boat\na lamp\na kite\n")
+    return ["fit", folder / "flux", "--prompts", prompts, "--steps", 6, *SIZE]
+
+
+def test_one_budget_is_a_plan_file_that_show_prints(command, tmp_path):
+    out = tmp_path / "flux.plan.json"
+    made = run(*command, "--evaluations", 3, "--fast", "-o", out)
+    assert made.exit_code == 0, made.output
+    plan = Plan.load(out)
+    assert (plan.rule, plan.evaluations, plan.steps, plan.samples) == ("fitted", 3, 6, 3)
+    certificate = plan.certificate
+    assert certificate is not None
+    assert f"Written to {out}" in made.output
+    assert not list(tmp_path.glob("*.runs*"))
+    assert not list(tmp_path.glob(".*"))
+    for output in (made.output, run("show", out).output):
+        assert f"PSNR {certificate.psnr:.2f} dB" in output
+        assert "held-out samples" in output
+        assert f"{certificate.evaluations_spent} evaluations, {certificate.date}" in output
+
+
+def test_the_plan_generates(command, folder, tmp_path):
+    out = tmp_path / "p.json"
+    assert run(*command, "--evaluations", 3, "--fast", "-o", out).exit_code == 0
+    made = run("generate", folder / "flux", "--plan", out, "--prompt", "a cat", "-o", tmp_path)
+    assert made.exit_code == 0, made.output
+    assert "3 evaluations" in made.output
+
+
+def test_several_budgets_are_a_folder_with_their_frontier(command, tmp_path):
+    out = tmp_path / "flux"
+    made = run(*command, "--evaluations", "4,2,4,3", "--fast", "-o", out)
+    assert made.exit_code == 0, made.output
+    frontier = Frontier.load(out / "frontier.json")
+    assert [point.evaluations for point in frontier.points] == [2, 3, 4]
+    for point in frontier.points:
+        plan = Plan.load(out / point.plan)
+        assert plan.evaluations == point.evaluations
+        assert plan.certificate is not None
+        assert (plan.certificate.psnr, plan.certificate.drift) == (point.psnr, point.drift)
+        assert point.plan in made.output
+        assert f"{point.psnr:.2f}" in made.output
+    assert sorted(path.name for path in out.iterdir()) == [
+        "2.plan.json", "3.plan.json", "4.plan.json", "frontier.json",
+    ]  # fmt: skip
+    assert not list(tmp_path.glob("*.runs*"))
+
+
+def test_the_fastest_plan_that_reaches_a_psnr(command, tmp_path):
+    out = tmp_path / "flux"
+    made = run(*command, "--evaluations", "2,5", "--psnr", 5, "--fast", "--json", "-o", out)
+    assert made.exit_code == 0, made.output
+    facts = json.loads(made.stdout)
+    assert facts["chosen"] == "2.plan.json"
+    assert facts["folder"] == str(out)
+    assert [point["evaluations"] for point in facts["points"]] == [2, 5]
+    made = run(*command, "--evaluations", "2,5", "--psnr", 500, "--fast", "-o", out)
+    assert made.exit_code == 2
+    assert "no plan of the frontier reaches 500 dB (the best is" in made.stderr
+    assert (out / "frontier.json").exists()
+    assert "Traceback" not in made.output
+
+
+def test_a_psnr_alone_tries_the_usual_budgets_that_fit(command, tmp_path):
+    made = run(*command, "--psnr", 5, "--fast", "-o", tmp_path / "flux")
+    assert made.exit_code == 0, made.output
+    assert f"5 dB: {tmp_path / 'flux' / '5.plan.json'}, 5 evaluations" in made.output
+
+
+def test_a_speedup_is_one_budget_and_json_is_the_plan(command, tmp_path):
+    out = tmp_path / "p.json"
+    made = run(*command, "--speedup", 2.5, "--fast", "--json", "-o", out)
+    assert made.exit_code == 0, made.output
+    facts = json.loads(made.stdout)
+    assert facts["file"] == str(out)
+    assert len(facts["anchors"]) == 2  # floor(6 / 2.5)
+    assert facts["certificate"]["held_out"] == 1
+
+
+def test_it_searches_unless_told_otherwise(command, tmp_path):
+    spent = []
+    for extra in ([], ["--fast"], ["--max-evaluations", 100]):
+        made = run(*command, "--evaluations", 3, "--json", *extra, "-o", tmp_path / "p.json")
+        spent.append(json.loads(made.stdout)["certificate"]["evaluations_spent"])
+    assert spent[0] > spent[1]
+    assert spent[2] <= 100
+
+
+def test_seeds_and_count_make_the_samples(command, tmp_path):
+    made = run(
+        *command, "--evaluations", 3, "--fast", "--count", 2, "--seeds", "3,4,5", "--json",
+        "-o", tmp_path / "p.json",
+    )  # fmt: skip
+    assert json.loads(made.stdout)["samples"] == 5  # one of six is held out
+
+
+def test_killed_it_goes_on_where_it_stopped(command, tmp_path, monkeypatch):
+    from tacache.diffusers import fitting
+
+    monkeypatch.setattr("tacache.fitting.KEEP_EVERY", 2)
+    out, one, done = tmp_path / "p.json", fitting.PipelineRuns._one, []
+
+    def dying(self, k, x, step):
+        done.append(step)
+        if len(done) == 4 * 5:
+            raise KeyboardInterrupt
+        return one(self, k, x, step)
+
+    monkeypatch.setattr(fitting.PipelineRuns, "_one", dying)
+    options = ["--evaluations", 3, "--fast", "-o", out]
+    assert run(*command, *options).exit_code != 0
+    assert not out.exists()
+    assert (tmp_path / "p.json.runs").exists()
+    first = len(done)
+    assert run(*command, *options).exit_code == 0
+    assert done[first] == 4
+    assert not list(tmp_path.glob("*.runs*"))
+    assert Plan.load(out).evaluations == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--evaluations", "3", "--speedup", "2"], "give one of --evaluations, --speedup and"),
+        (["--psnr", "30", "--speedup", "2"], "give one of --evaluations, --speedup and --psnr"),
+        (["--evaluations", "three"], "whole numbers with commas"),
+        (["--evaluations", ""], "whole numbers with commas"),
+        (["--evaluations", "7"], "7 evaluations are impossible"),
+        (["--evaluations", "0"], "0 evaluations are impossible"),
+        (["--speedup", "0.5"], "--speedup is a number from 1 to 6"),
+        (["--speedup", "nan"], "--speedup is a number from 1 to 6"),
+        (["--psnr", "30", "--steps", "4"], "4 steps are too few for 5 evaluations"),
+        (["--evaluations", "3", "--count", "1"], "--count"),
+        (["--evaluations", "3", "--history", "0"], "--history"),
+        (["--evaluations", "3", "--max-evaluations", "20"], "max_evaluations=20 is too few"),
+        (["--evaluations", "3", "--prompts", "/nowhere.txt"], "/nowhere.txt"),
+        (["--evaluations", "3", "--call", "hieght=3"], "hieght"),
+        (["--evaluation", "3"], "--evaluation"),
+    ],
+)
+def test_wrong_options_are_one_line_and_exit_code_2(command, options, message, tmp_path):
+    made = run(*command, *options, "-o", tmp_path / "out")
+    assert made.exit_code == 2
+    assert message in made.stderr
+    assert made.stderr.strip().splitlines()[-1].startswith("tacache: ")
+    assert "Traceback" not in made.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_solver_is_refused(folder, tmp_path):
+    made = run("fit", folder / "wan", "--steps", 4, "--evaluations", 2, "-o", tmp_path / "p.json")
+    assert made.exit_code == 2
+    assert "UniPCMultistepScheduler is another solver" in made.stderr

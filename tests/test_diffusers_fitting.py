@@ -1,0 +1,455 @@
+"""Plans fitted to pipelines: held calls in lock-step, their certificate and their failures."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tacache
+from tacache import HostError, Plan, PlanError, TACacheError
+from tacache.diffusers import applied, apply, drive, fit_plan, fitting
+from tacache.diffusers.fitting import fit_plans
+from tests.diffusers_support import counted
+from tests.tiny import PIPELINES
+
+FLUX = PIPELINES["flux"]
+PROMPTS = ["a red fox in the snow", "two blue birds", "an old stone bridge", "a bowl of soup"]
+STEPS, BUDGET = 8, 4
+PROBES = 7 + 6 + 4 + 2  # from steps 1, 2, 4 and 6 to the end
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:diffusers")
+
+
+def call_for(tiny: Any = FLUX, **changes: Any) -> dict[str, Any]:
+    call = tiny.call() | {"num_inference_steps": STEPS, "evaluations": BUDGET} | changes
+    call.pop("prompt", None)
+    return call
+
+
+def pictures(tiny: Any, pipe: Any, prompt: str, seed: int = 0, **changes: Any) -> np.ndarray:
+    call = call_for(tiny, **changes) | {"prompt": prompt, "output_type": "np"}
+    call.pop("evaluations")
+    return np.asarray(pipe(**call, generator=torch.Generator().manual_seed(seed))[0])
+
+
+def decibels(a: np.ndarray, b: np.ndarray) -> float:
+    return float(-10 * np.log10(np.mean((a.astype(np.float64) - b) ** 2)))
+
+
+@pytest.fixture
+def flux() -> Any:
+    return FLUX.build()
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return fit_plan(FLUX.build(), PROMPTS, search=False, **call_for())
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    yield
+    assert not [t for t in threading.enumerate() if t.name.startswith("driven")]
+
+
+# --- what is fitted ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["flux", "sd3", "wan-euler"])
+def test_the_plan_applies_and_its_certificate_is_what_one_measures(name, caplog):
+    tiny = PIPELINES[name]
+    pipe = tiny.build()
+    before = pipe.scheduler
+    full = pictures(tiny, pipe, PROMPTS[0])
+    with counted(pipe, tiny.denoisers) as calls:
+        found = fit_plan(pipe, PROMPTS, search=False, **call_for(tiny))
+    assert pipe.scheduler is before
+    assert found.rule == "fitted"
+    assert found.evaluations == BUDGET
+    certificate = found.certificate
+    assert certificate.held_out == 1
+    spent = 4 * (STEPS + BUDGET) + 2 * PROBES + BUDGET  # the last to measure the PSNR
+    assert certificate.evaluations_spent == spent
+    assert len(calls) == spent * tiny.calls_per_step
+    with applied(pipe, found):
+        made = pictures(tiny, pipe, PROMPTS[0])
+    assert certificate.psnr == pytest.approx(decibels(full, made), abs=0.01)
+    assert found.host.pipeline == type(pipe).__name__
+    assert found.host.prompts_sha256 is not None
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("name", ["flux", "wan-euler"])
+def test_an_interval_is_one_step_of_the_parent(name, monkeypatch):
+    from diffusers import FlowMatchEulerDiscreteScheduler as Euler
+
+    tiny = PIPELINES[name]
+    pipe = tiny.build()
+    found = fit_plan(pipe, PROMPTS[:2], search=False, **call_for(tiny))
+    steps: list[float] = []
+    plain = Euler.step
+    carrier = tacache.diffusers.plan_scheduler(Euler)
+
+    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        steps.append(1.0)
+        return plain(self, *args, **kwargs)
+
+    walk = carrier._walk
+    monkeypatch.setattr(carrier, "_walk", lambda self, step, *a, **k: walk(self, watched, *a, **k))
+    with applied(pipe, found):
+        pictures(tiny, pipe, PROMPTS[0])
+    assert len(steps) == BUDGET
+
+
+def test_it_is_the_fit_of_its_velocity_functions(flux):
+    """The same samples through `tacache.fit_plan`, each call held and evaluated by hand."""
+    found = fit_plan(flux, PROMPTS, search=False, **call_for())
+    call = call_for()
+    call.pop("evaluations")
+    arguments = [call | {"prompt": text, "output_type": "np"} for text in PROMPTS]
+    opened = [drive(flux, **one, generator=torch.Generator().manual_seed(0)) for one in arguments]
+    runs = [one.__enter__() for one in opened]
+    try:
+        noise = torch.stack([run.noise for run in runs])
+
+        def velocity(x, t, which):
+            states = zip(which.tolist(), x, strict=True)
+            return torch.stack([runs[k].velocity(state, t) for k, state in states])
+
+        condition = {"which": torch.arange(4)}
+        other = tacache.fit_plan(
+            velocity,
+            noise,
+            runs[0].times,
+            evaluations=BUDGET,
+            search=False,
+            condition=condition,
+        )
+    finally:
+        for one in opened:
+            one.__exit__(None, None, None)
+    assert other.times == found.times
+    assert other.anchors == found.anchors
+    assert other.weights == found.weights
+    assert other.certificate.drift == found.certificate.drift
+
+
+def test_several_budgets_share_their_full_runs(flux, plan):
+    call = call_for(evaluations=[3, BUDGET])
+    with counted(flux, FLUX.denoisers) as calls:
+        found = fit_plans(flux, PROMPTS, search=False, **call)
+    assert [one.evaluations for one in found] == [3, BUDGET]
+    assert found[1] == plan
+    assert len(calls) == 4 * STEPS + 2 * PROBES + (4 + 1) * (3 + BUDGET)
+
+
+def test_a_search_stays_within_its_limit(flux):
+    least = 4 * (STEPS + BUDGET) + 2 * PROBES + BUDGET
+    for most in (least, least + 12, least + 36, least + 100):  # a start takes 16
+        with counted(flux, FLUX.denoisers) as calls:
+            found = fit_plan(flux, PROMPTS, **call_for(max_evaluations=most))
+        assert len(calls) == found.certificate.evaluations_spent <= most
+    with pytest.raises(PlanError, match=rf"max_evaluations={least - 1} is too few"):
+        fit_plan(flux, PROMPTS, **call_for(max_evaluations=least - 1))
+
+
+def test_seeds_are_samples(flux):
+    found = fit_plan(flux, PROMPTS[:1], seeds=[0, 1, 2], search=False, **call_for())
+    assert found.samples == 2
+    assert found.certificate.held_out == 1
+
+
+def test_latents_have_no_psnr(flux):
+    found = fit_plan(flux, PROMPTS, search=False, **call_for(output_type="latent"))
+    assert found.certificate.psnr is None
+    assert found.certificate.evaluations_spent == 4 * (STEPS + BUDGET) + 2 * PROBES
+
+
+def test_a_plan_that_is_applied_meanwhile_changes_nothing(flux, plan):
+    apply(flux, plan)
+    carrier = flux.scheduler
+    assert fit_plan(flux, PROMPTS, search=False, **call_for()) == plan
+    assert flux.scheduler is carrier
+
+
+def test_the_pipeline_is_as_before(flux):
+    flux.set_progress_bar_config(disable=True, desc="mine")
+    expected = pictures(FLUX, flux, PROMPTS[1])
+    before = dict(flux.__dict__), copy.deepcopy(flux._progress_bar_config), dict(flux.config)
+    fit_plan(flux, PROMPTS, search=False, **call_for())
+    after = dict(flux.__dict__), flux._progress_bar_config, dict(flux.config)
+    assert after[1:] == before[1:]
+    assert after[0]["scheduler"] is before[0]["scheduler"]
+    assert np.array_equal(pictures(FLUX, flux, PROMPTS[1]), expected)
+
+
+def test_image_to_image_from_the_middle():
+    tiny = PIPELINES["flux-img2img"]
+    pipe = tiny.build()
+    call = call_for(tiny, strength=0.6, evaluations=3)
+    found = fit_plan(pipe, PROMPTS[:2], search=False, **call)
+    assert found.steps < STEPS
+    full = pictures(tiny, pipe, PROMPTS[0], strength=0.6)
+    with applied(pipe, found, strength=0.6):
+        made = pictures(tiny, pipe, PROMPTS[0], strength=1.0)
+    assert found.certificate.psnr == pytest.approx(decibels(full, made), abs=0.01)
+
+
+# --- refusals and failures --------------------------------------------------------------------
+
+
+def test_a_multistep_solver_is_refused_before_any_work():
+    tiny = PIPELINES["wan"]
+    pipe = tiny.build()
+    with (
+        counted(pipe, tiny.denoisers) as calls,
+        pytest.raises(HostError, match="UniPCMultistepScheduler is another solver: give the pipe"),
+    ):
+        fit_plan(pipe, PROMPTS, **call_for(tiny))
+    assert not calls
+
+
+def test_inpainting_is_refused():
+    tiny = PIPELINES["flux-inpaint"]
+    with pytest.raises(HostError, match=r"edits its latents between steps \(inpainting\)"):
+        fit_plan(tiny.build(), PROMPTS[:2], **call_for(tiny))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"generator": torch.Generator()}, "makes the generators itself: give seeds"),
+        ({"guidence_scale": 3.0}, "no argument 'guidence_scale'"),
+        ({"evaluations": STEPS + 1}, "9 evaluations are impossible"),
+        ({"history": 0}, "history is at least 1"),
+        ({"seeds": []}, "too few"),
+    ],
+)
+def test_bad_arguments_are_errors(flux, changes, message):
+    with pytest.raises(TACacheError, match=message):
+        fit_plan(flux, PROMPTS, **call_for(**changes))
+
+
+def test_one_prompt_is_too_few(flux):
+    with pytest.raises(PlanError, match="at least two samples"):
+        fit_plan(flux, PROMPTS[:1], **call_for())
+
+
+def test_a_prompt_that_fails_at_its_start_is_named(flux):
+    encode = flux.encode_prompt
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        if kwargs["prompt"] == PROMPTS[2]:
+            raise ValueError("cannot encode")
+        return encode(*args, **kwargs)
+
+    flux.encode_prompt = failing
+    with pytest.raises(HostError, match=rf"{PROMPTS[2]}.* seed 0.*cannot encode"):
+        fit_plan(flux, PROMPTS, **call_for())
+
+
+@pytest.mark.parametrize("after", [3 * STEPS, 4 * STEPS + 3])
+@pytest.mark.parametrize("kind", ["raises", "nan"])
+def test_a_prompt_that_fails_on_the_way_is_named(flux, kind, after):
+    seen = []
+
+    def hook(module: Any, args: Any, result: Any) -> Any:
+        seen.append(1)
+        if len(seen) <= after:
+            return None
+        if kind == "raises":
+            raise RuntimeError("out of memory")
+        return (result[0] * float("nan"),)
+
+    flux.transformer.register_forward_hook(hook)
+    expected = "out of memory" if kind == "raises" else "is infinite or not a number"
+    with pytest.raises(HostError, match=rf"with seed 0.*{expected}"):
+        fit_plan(flux, PROMPTS, search=False, **call_for())
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_prompt_that_fails_in_the_decoder_is_named(flux, after, monkeypatch):
+    """That of the full run's latents, or that of the plan's."""
+    decode, seen = flux.vae.decode, []
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        seen.append(1)
+        if len(seen) > after:
+            raise RuntimeError("out of memory")
+        return decode(*args, **kwargs)
+
+    monkeypatch.setattr(flux.vae, "decode", failing)
+    before = flux.scheduler
+    with pytest.raises(HostError, match=rf"{PROMPTS[0]}.* with seed 0.*out of memory"):
+        fit_plan(flux, PROMPTS, search=False, **call_for())
+    assert flux.scheduler is before
+
+
+# --- resuming ---------------------------------------------------------------------------------
+
+
+def test_a_killed_fit_goes_on(flux, plan, tmp_path, monkeypatch):
+    monkeypatch.setattr("tacache.fitting.KEEP_EVERY", 3)
+    path, one, done = tmp_path / "runs", fitting.PipelineRuns._one, []
+
+    def dying(self: Any, k: int, x: Any, step: int) -> Any:
+        done.append(step)
+        if len(done) == 4 * 7:
+            raise KeyboardInterrupt
+        return one(self, k, x, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting.PipelineRuns, "_one", dying)
+        with pytest.raises(KeyboardInterrupt):
+            fit_plan(flux, PROMPTS, search=False, resume=path, **call_for())
+    with counted(flux, FLUX.denoisers) as calls:
+        found = fit_plan(flux, PROMPTS, search=False, resume=path, **call_for())
+    assert found == plan
+    full = plan.certificate.evaluations_spent
+    assert len(calls) == full - 4 * 6 + 4  # each call runs to its first step
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prompts": [*PROMPTS[:3], "a kite"]},
+        {"guidance_scale": 7.0},
+        {"num_inference_steps": STEPS + 1},
+        {"num_inference_steps": STEPS - 1},
+    ],
+)
+def test_the_runs_of_another_fit_are_refused(flux, tmp_path, changes):
+    """All prompts start from the same noise: it does not tell them apart."""
+    path = tmp_path / "runs"
+    fit_plan(flux, PROMPTS, search=False, resume=path, **call_for())
+    prompts = changes.pop("prompts", PROMPTS)
+    with pytest.raises(PlanError, match="runs of another fit"):
+        fit_plan(flux, prompts, search=False, resume=path, **call_for(**changes))
+
+
+# --- far from where it was fitted -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("guidance", "warned"), [(3.5, False), (3.7, False), (7.0, True)])
+def test_another_guidance_is_warned_of_with_its_distance(flux, plan, guidance, warned, caplog):
+    apply(flux, plan)
+    with caplog.at_level(logging.WARNING, logger="tacache.diffusers"):
+        pictures(FLUX, flux, PROMPTS[0], guidance_scale=guidance)
+    expected = "fitted at guidance_scale=3.5, this run has 7, 3.5 away: expect a lower fidelity"
+    assert [expected in record.getMessage() for record in caplog.records] == [True] * warned
+
+
+def test_a_plan_by_a_rule_is_not_warned_of(flux, caplog):
+    profile = tacache.diffusers.calibrate(
+        flux, PROMPTS[:1], **{k: v for k, v in call_for().items() if k != "evaluations"}
+    )
+    apply(flux, tacache.make_plan(profile, evaluations=BUDGET))
+    pictures(FLUX, flux, PROMPTS[0], guidance_scale=9.0)
+    assert not [r for r in caplog.records if "guidance" in r.getMessage()]
+
+
+# --- several processes ------------------------------------------------------------------------
+
+SCRIPT = """
+import json, os, sys
+from pathlib import Path
+from tests.diffusers_support import PIPELINES, torch
+from tacache.diffusers import fit_plan
+
+folder, rank = Path(sys.argv[1]), os.environ["RANK"]
+answers = []
+for number, job in enumerate(json.loads((folder / "jobs.json").read_text())):
+    pipe = PIPELINES["flux"].build()
+    encode, calls = pipe.encode_prompt, []
+
+    def watched(*args, **kwargs):
+        if kwargs["prompt"] == job.get("bad"):
+            raise ValueError("this prompt cannot be encoded")
+        return encode(*args, **kwargs)
+
+    def hook(module, args, result):
+        calls.append(1)
+        if rank == "1" and len(calls) > job.get("after", 10**6):
+            raise RuntimeError("out of memory")
+
+    pipe.encode_prompt = watched
+    pipe.transformer.register_forward_hook(hook)
+    try:
+        resume = folder / f"runs{number}"
+        answer = {"plan": fit_plan(pipe, job["prompts"], resume=resume, **job["call"]).to_json()}
+    except Exception as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    answers.append(answer | {"calls": len(calls)})
+(folder / f"{rank}.json").write_text(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
+    """What each of two processes found in several fits, one after the other."""
+    jobs = {
+        "failing at its start": {"bad": PROMPTS[1]},
+        "failing in its full runs": {"after": STEPS},
+        "failing in its fit": {"after": 2 * STEPS + PROBES + 2},
+        "too few prompts": {"prompts": PROMPTS[:1]},
+        "searched": {"call": call_for(max_evaluations=300)},
+    }
+    folder = tmp_path_factory.mktemp("processes")
+    every = [{"call": call_for(), "prompts": PROMPTS} | job for job in jobs.values()]
+    (folder / "jobs.json").write_text(json.dumps(every))
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *launcher, script, folder],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    answers = [folder / f"{rank}.json" for rank in range(2)]
+    assert all(answer.exists() for answer in answers), done.stderr
+    found = [json.loads(answer.read_text()) for answer in answers]
+    return {job: list(both) for job, *both in zip(jobs, *found, strict=True)}
+
+
+def test_two_processes_fit_what_one_does(flux, launched):
+    answers = launched["searched"]
+    first, second = (Plan.from_json(answer["plan"]) for answer in answers)
+    assert first == second
+    alone = fit_plan(flux, PROMPTS, **call_for(max_evaluations=300))
+    assert first.anchors == alone.anchors
+    assert np.concatenate(first.weights) == pytest.approx(np.concatenate(alone.weights), rel=1e-6)
+    assert first.certificate.psnr == pytest.approx(alone.certificate.psnr, abs=0.01)
+    assert first.certificate.evaluations_spent == alone.certificate.evaluations_spent
+    assert sum(answer["calls"] for answer in answers) == first.certificate.evaluations_spent
+
+
+@pytest.mark.parametrize("when", ["at its start", "in its full runs", "in its fit"])
+def test_a_failure_in_one_process_ends_both_with_its_prompt(launched, when):
+    first, second = (answer["error"] for answer in launched[f"failing {when}"])
+    reason = "this prompt cannot be encoded" if when == "at its start" else "out of memory"
+    assert reason in second
+    assert "with seed 0" in second
+    assert first.startswith("OtherProcessError: another process failed: process 1: ")
+    assert reason in first
+    assert any(prompt in first for prompt in PROMPTS[1::2])
+
+
+def test_fewer_prompts_than_processes_are_an_error_in_both(launched):
+    first, second = (answer["error"] for answer in launched["too few prompts"])
+    assert "too few for 2 processes" in second
+    assert "two samples" in first or "too few" in first

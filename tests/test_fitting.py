@@ -1,0 +1,550 @@
+"""Fitted plans: exact answers, what is spent, what judges, and what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import euler_run, mixture, noise_of, seeds
+
+from tacache import (
+    HostError,
+    Plan,
+    PlanError,
+    TACacheError,
+    calibrate,
+    fit_plan,
+    make_plan,
+    sample,
+    time_grid,
+)
+from tacache import fitting as module
+from tacache.fitting import (
+    FunctionRuns,
+    Problem,
+    choose_weights,
+    fit_budget,
+    lock_step,
+    record,
+    solve_weights,
+)
+
+TIMES = tuple(time_grid(16, shift=2.0))
+SHAPE = (2, 3)
+
+
+class Counted:
+    """A velocity function that notes how many samples it was asked for."""
+
+    def __init__(self, flow):
+        self.flow, self.sizes, self.states = flow, [], []
+
+    @property
+    def evaluations(self):
+        """One a sample."""
+        return sum(self.sizes)
+
+    def __call__(self, x, t, **condition):
+        """The flow's velocity."""
+        assert type(t) is float
+        self.sizes.append(len(x))
+        self.states.append(x.clone())
+        for values in condition.values():
+            assert len(values) == len(x)
+        return self.flow(x, t)
+
+
+def drift(flow, x, plan):
+    """Mean relative distance of the plan's samples to the full-step ones."""
+    full = euler_run(flow, x, plan.times).flatten(1)
+    return float(((sample(flow, x, plan).flatten(1) - full).norm(dim=1) / full.norm(dim=1)).mean())
+
+
+def problem_of(flow, noise, times=TIMES, history=4, condition=None, breaks=()):
+    runs = FunctionRuns(flow, noise, times, condition)
+    runs.breaks = breaks
+    return Problem(runs, record(runs), history, list(range(len(noise))))
+
+
+def products_of(basis, target):
+    """Inner products of samples (samples, basis, size) and their targets (samples, size)."""
+    columns = np.concatenate([basis, target[:, None]], axis=1)
+    return np.einsum("sik,sjk->sij", columns, columns)
+
+
+# --- exact answers ----------------------------------------------------------------------------
+
+
+def linear(x, t):
+    """The same for every state of a sample, linear in time, and another line for each sample."""
+    start = noise_of(8, SHAPE, seed=3)[: len(x)]
+    return start + (1 - t) * noise_of(8, SHAPE, seed=4)[: len(x)]
+
+
+@pytest.mark.parametrize(("evaluations", "most"), [(2, 1e-5), (3, 1e-9)])
+def test_a_velocity_linear_in_time_is_fitted_from_two_anchors_on(evaluations, most):
+    """But for the ridge: the second velocity also repairs what the first interval left."""
+    x = noise_of(8, SHAPE)
+    plan = fit_plan(linear, x, TIMES, evaluations=evaluations)
+    assert drift(linear, x, plan) < 10 * most
+    assert plan.certificate.drift < 10 * most
+    fit = lock_step(problem_of(linear, x), (0, 1, 6))
+    assert max(fit.drift.values()) < 1e-4
+    reused = Plan(rule="reuse", times=TIMES, anchors=(0, 1, 6))
+    assert drift(linear, x, reused) > 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("evaluations", [1, 2, 5, 16])
+def test_a_constant_velocity_is_exact_at_any_budget(evaluations, dtype):
+    """Without an error there is nothing to weigh samples by: no division by it."""
+    constant = 3 * noise_of(6, SHAPE, dtype, seed=3)
+    x = noise_of(6, SHAPE, dtype)
+    plan = fit_plan(lambda x, t: constant[: len(x)], x, TIMES, evaluations=evaluations)
+    assert plan.certificate.drift < 10 * torch.finfo(dtype).eps
+    assert all(math.isfinite(w) for row in plan.weights for w in row)
+    assert [sum(row) for row in plan.weights] == pytest.approx([1.0] * evaluations)
+
+
+def test_no_velocity_at_all_is_exact():
+    plan = fit_plan(lambda x, t: torch.zeros_like(x), noise_of(4, SHAPE), TIMES, evaluations=3)
+    assert plan.certificate.drift == 0
+
+
+def test_all_steps_are_the_full_run(flow):
+    x = noise_of(6, SHAPE)
+    plan = fit_plan(flow, x, TIMES, evaluations=16)
+    assert plan.anchors == tuple(range(16))
+    assert plan.certificate.drift < 1e-5
+
+
+@pytest.mark.parametrize("evaluations", [4, 7])
+def test_it_beats_the_paper_and_reuse_on_noise_it_has_not_seen(evaluations):
+    flow, times = mixture(), time_grid(30, shift=2.0)
+    x, unseen = noise_of(8, SHAPE), noise_of(32, SHAPE, seed=9)
+    profile = calibrate(flow, x, times)
+    found = drift(flow, unseen, fit_plan(flow, x, times, evaluations=evaluations))
+    quick = drift(flow, unseen, fit_plan(flow, x, times, evaluations=evaluations, search=False))
+    for rule in ("tasu", "reuse"):
+        other = drift(flow, unseen, make_plan(profile, evaluations=evaluations, rule=rule))
+        assert found < other
+        assert quick < other
+
+
+# --- weights ----------------------------------------------------------------------------------
+
+
+def smooth_samples(samples=6, basis=3, size=40, noise=0.05, seed=0):
+    rng = np.random.default_rng(seed)
+    base = rng.normal(size=(samples, 1, size)) + 0.4 * rng.normal(size=(samples, basis, size))
+    true = np.array([1.6, -0.8, 0.2][:basis])
+    target = np.einsum("i,sik->sk", true, base) + noise * rng.normal(size=(samples, size))
+    return base, target, true
+
+
+def mean_log_error(products, weights):
+    signed = np.append(-weights, 1.0)
+    return float(np.log(np.einsum("i,sij,j->s", signed, products, signed)).mean())
+
+
+def test_solved_weights_minimise_the_mean_log_error():
+    base, target, true = smooth_samples(noise=0.3)
+    target[0] += 0.3 * np.random.default_rng(1).normal(size=target.shape[1])  # a harder sample
+    products = products_of(base, target)
+    found = solve_weights(products)
+    best = mean_log_error(products, found)
+    assert found == pytest.approx(true, abs=0.3)
+    rng = np.random.default_rng(2)
+    for size in (0.01, 0.03, 0.1):
+        for _ in range(30):
+            moved = found + size * rng.normal(size=3)
+            assert mean_log_error(products, moved) > best - 1e-4
+
+
+def test_solved_weights_are_exact_where_that_is_possible():
+    base, target, true = smooth_samples(noise=0.0)
+    assert solve_weights(products_of(base, target)) == pytest.approx(true, abs=1e-4)
+
+
+def test_no_error_at_all_is_no_division_by_it():
+    whole = np.random.default_rng(0).integers(1, 9, size=(5, 3, 12)).astype(float)
+    with np.errstate(all="raise"):
+        found = solve_weights(products_of(whole, whole[:, 0]))
+        still = solve_weights(products_of(0 * whole, 0 * whole[:, 0]))
+        done = solve_weights(products_of(whole, 0 * whole[:, 0]))
+    assert found == pytest.approx([1, 0, 0], abs=1e-6)
+    assert still == pytest.approx([1, 0, 0])
+    assert done == pytest.approx([0, 0, 0], abs=1e-5)
+
+
+def test_one_wild_sample_decides_nothing():
+    base, target, true = smooth_samples(samples=8, noise=0.02)
+    calm = solve_weights(products_of(base, target))
+    target[3] = 50 * np.random.default_rng(5).normal(size=target.shape[1])
+    wild = solve_weights(products_of(base, target))
+    assert wild == pytest.approx(calm, abs=0.02)
+    assert wild == pytest.approx(true, abs=0.05)
+
+
+@pytest.mark.parametrize("scale", [1e-140, 1e-30, 1.0, 1e30, 1e140])
+def test_weights_do_not_depend_on_the_velocities_scale(scale):
+    base, target, _ = smooth_samples()
+    expected = choose_weights(products_of(base, target))
+    found = choose_weights(products_of(scale * base, scale * target))
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_history_that_is_noise_is_not_used():
+    rng = np.random.default_rng(0)
+    first = rng.normal(size=(6, 1, 40))
+    target = 1.1 * first[:, 0] + 0.1 * rng.normal(size=(6, 40))
+    found = choose_weights(products_of(np.append(first, rng.normal(size=(6, 2, 40)), 1), target))
+    assert len(found) == 1
+    assert found[0] == pytest.approx(1.1, abs=0.05)
+
+
+def test_history_that_helps_is_used():
+    base, target, true = smooth_samples()
+    assert choose_weights(products_of(base, target)) == pytest.approx(true, abs=0.1)
+    shorter = products_of(base[:, :2], 1.5 * base[:, 0] - 0.5 * base[:, 1])
+    assert choose_weights(shorter) == pytest.approx((1.5, -0.5), abs=1e-4)
+
+
+@pytest.mark.parametrize(("gain", "length"), [(0.01, 1), (0.04, 2)])
+def test_a_longer_history_must_gain_enough(gain, length):
+    """Orthogonal velocities: the second explains a known share of what the first leaves."""
+    basis = np.tile(np.eye(3)[:2], (5, 1, 1))
+    target = np.tile([1.0, math.sqrt(gain), 1.0], (5, 1))
+    assert len(choose_weights(products_of(basis, target))) == length
+
+
+def test_a_single_sample_cannot_justify_a_history():
+    base, target, _ = smooth_samples(samples=1, noise=0.0)
+    assert len(choose_weights(products_of(base, target))) == 1
+
+
+# --- lock-step --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("condition", [None, {}])
+def test_a_known_beginning_changes_nothing(condition):
+    problem = problem_of(mixture(), noise_of(6, SHAPE), condition=condition)
+    known = lock_step(problem, (0, 1, 4, 8, 12))
+    for first, anchors in ((0, (0, 2, 4, 8, 12)), (2, (0, 1, 4, 7, 12)), (3, (0, 1, 4, 8, 14))):
+        counted = Counted(mixture())
+        problem.runs.velocity = counted
+        again = lock_step(problem, anchors, known, first)
+        assert len(counted.sizes) == len(anchors) - first - 1
+        fresh = lock_step(problem, anchors)
+        assert again.weights == fresh.weights
+        assert again.drift == fresh.drift
+        for name in ("states", "velocities"):
+            pairs = zip(getattr(again, name), getattr(fresh, name), strict=True)
+            assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_the_fits_drift_is_that_of_its_plan(flow):
+    x = noise_of(8, SHAPE)
+    plan = fit_plan(flow, x, TIMES, evaluations=5)
+    held = plan.certificate.held_out
+    assert held == 2
+    assert plan.samples == 6
+    assert drift(flow, x[:held], plan) == pytest.approx(plan.certificate.drift, rel=1e-9)
+    assert drift(flow, x[held:], plan) == pytest.approx(plan.certificate.fit_drift, rel=1e-9)
+
+
+def test_held_out_samples_change_no_weight():
+    flow, x = mixture(), noise_of(8, SHAPE)
+    other = x.clone()
+    other[:2] = 2 * noise_of(2, SHAPE, seed=77)
+    one, two = problem_of(flow, x), problem_of(flow, other)
+    assert np.array_equal(one.reference.errors, two.reference.errors)
+    first, second = (lock_step(problem, (0, 1, 5, 10)) for problem in (one, two))
+    # the flow's matrix products may round otherwise in another batch
+    assert np.concatenate(first.weights) == pytest.approx(np.concatenate(second.weights), rel=1e-9)
+    assert first.drift[0] != second.drift[0]
+    other = x.clone()
+    other[2:] = noise_of(6, SHAPE, seed=78)
+    assert lock_step(problem_of(flow, other), (0, 1, 5, 10)).weights != first.weights
+
+
+def test_no_velocity_from_before_a_break_is_used():
+    times = TIMES
+    middle = (times[6] + times[5]) / 2  # step 6 is the first below it
+
+    def parted(x, t):
+        return mixture()(x, t) if t > middle else -3 * torch.tanh(x.flip(-1))
+
+    runs = FunctionRuns(parted, noise_of(8, SHAPE), times, {})
+    runs.breaks = (middle,)
+    reference = record(runs)
+    for most in (0, 3000):
+        plan = fit_budget(runs, reference, 6, max_evaluations=most)
+        assert plan.break_steps == (6,)
+        assert 6 in plan.anchors
+        at = plan.anchors.index(6)
+        assert all(len(row) <= i - at + 1 for i, row in enumerate(plan.weights) if i >= at)
+    with pytest.raises(PlanError, match="1 evaluations are impossible: 16 steps take 2 to 16"):
+        module.check_budget(runs, 1, 4, 3000)
+    problem = Problem(runs, reference, 4, list(range(8)))
+    moves = [module._moved((0, 3, 6, 7), j, by, problem) for j in (1, 2, 3) for by in (1, -1)]
+    assert moves == [(0, 4, 6, 7), (0, 2, 6, 7), None, None, (0, 3, 6, 8), None]
+
+
+@pytest.mark.parametrize("history", [1, 2, 3])
+def test_no_row_is_longer_than_the_history(flow, history):
+    plan = fit_plan(flow, noise_of(6, SHAPE), TIMES, evaluations=7, history=history)
+    assert max(map(len, plan.weights)) <= history
+
+
+def test_low_precision_samples_are_fitted_in_their_own_dtype(flow):
+    x = noise_of(8, SHAPE, torch.bfloat16)
+    seen = Counted(flow)
+    plan = fit_plan(seen, x, TIMES, evaluations=6)
+    assert {state.dtype for state in seen.states} == {torch.bfloat16}
+    assert plan.host.dtype == "bfloat16"
+    assert plan.host.latent_shape == SHAPE
+    assert plan.certificate.drift < 0.2
+
+
+# --- cost -------------------------------------------------------------------------------------
+
+
+@settings(max_examples=15)
+@given(
+    steps=st.integers(1, 12),
+    samples=st.integers(2, 9),
+    share=st.floats(0, 1),
+    spare=st.integers(0, 400),
+    parts=st.booleans(),
+    batch_size=st.sampled_from([None, 3]),
+    seed=seeds,
+)
+def test_what_is_spent_is_counted_and_stays_within_the_limit(
+    steps, samples, share, spare, parts, batch_size, seed
+):
+    evaluations = 1 + round(share * (steps - 1))
+    condition = {} if parts else None
+    x, times = noise_of(samples, (4,), seed=seed), time_grid(steps, shift=2.0)
+    flow = mixture((4,))
+    runs = FunctionRuns(flow, x, times, condition)
+    least = samples * (steps + evaluations) + module._probe_cost(runs)
+    with pytest.raises(PlanError, match=rf"max_evaluations={least - 1} is too few: .* {least};"):
+        fit_plan(
+            flow, x, times, evaluations=evaluations, condition=condition, max_evaluations=least - 1
+        )
+    counted = Counted(flow)
+    plan = fit_plan(
+        counted,
+        x,
+        times,
+        evaluations=evaluations,
+        condition=condition,
+        batch_size=batch_size,
+        max_evaluations=least + spare,
+    )
+    assert counted.evaluations == plan.certificate.evaluations_spent <= least + spare
+    assert plan.evaluations == evaluations
+    if not parts and batch_size is None:
+        assert set(counted.sizes) == {samples}
+
+
+def test_without_a_condition_the_whole_batch_arrives_in_its_order():
+    """Each sample has a velocity of its own, known by its place only."""
+    own = noise_of(6, SHAPE, seed=5)
+    x = noise_of(6, SHAPE)
+
+    def placed(states, t):
+        assert states.shape == own.shape
+        moved = (x - states) / own  # probes go too far, but on the same lines
+        assert torch.allclose(moved, moved[0, 0, 0].expand_as(moved))
+        return own
+
+    plan = fit_plan(placed, x, TIMES, evaluations=4, search=False)
+    assert plan.certificate.drift < 1e-9
+
+
+def test_a_condition_goes_with_its_samples():
+    labels = torch.arange(9)
+    own = noise_of(9, SHAPE, seed=5)
+    names = [f"s{k}" for k in range(9)]
+    x = noise_of(9, SHAPE)
+    seen = []
+
+    def labelled(states, t, label, name):
+        assert name == [f"s{k}" for k in label.tolist()]
+        seen.append(len(states))
+        return own[label] * (1 + t) + 0.1 * states
+
+    plan = fit_plan(
+        labelled, x, TIMES, evaluations=4, condition={"label": labels, "name": names}, batch_size=4
+    )
+    assert max(seen) == 4
+    assert sum(seen) == plan.certificate.evaluations_spent
+    full = euler_run(labelled, x, TIMES, label=labels, name=names)
+    found = sample(labelled, x, plan, condition={"label": labels, "name": names})
+    held = plan.certificate.held_out
+    drifts = (found - full).flatten(1).norm(dim=1) / full.flatten(1).norm(dim=1)
+    assert float(drifts[:held].mean()) == pytest.approx(plan.certificate.drift, rel=1e-6)
+
+
+def test_without_a_search_only_the_reference_probes_and_one_fit_are_spent(flow):
+    x = noise_of(8, SHAPE)
+    counted = Counted(flow)
+    plan = fit_plan(counted, x, TIMES, evaluations=5, condition={}, search=False)
+    runs = FunctionRuns(flow, x, TIMES, {})
+    assert counted.evaluations == 8 * (16 + 5) + module._probe_cost(runs)
+    assert plan.certificate.evaluations_spent == counted.evaluations
+    assert plan.anchors == module.best_anchors(record(runs).errors, record(runs).growth, 5)
+
+
+def test_a_search_does_not_lose_to_its_start(flow):
+    x = noise_of(16, SHAPE)
+    plans = [fit_plan(flow, x, TIMES, evaluations=5, search=search) for search in (True, False)]
+    searched, quick = (plan.certificate for plan in plans)
+    assert searched.evaluations_spent > quick.evaluations_spent
+    assert searched.drift <= quick.drift * 1.05
+
+
+def test_a_move_must_help_held_out_samples():
+    fits = [
+        module.Fit((0,), ((1.0,),), (), (), dict(enumerate(drifts)))
+        for drifts in ([1.0, 1.0, 1.0, 1.0], [1.1, 0.5, 0.5, 0.5], [0.9, 0.5, 0.5, 0.6])
+    ]
+    assert not module._is_better(fits[1], fits[0], held_out=1)
+    assert module._is_better(fits[2], fits[0], held_out=1)
+    noisy = fits[0]._replace(drift={0: 0.5, 1: 1.9, 2: 0.8, 3: 1.1})
+    assert not module._is_better(noisy, fits[0], held_out=1)  # less than chance
+
+
+def test_the_same_again(flow):
+    x = noise_of(6, SHAPE)
+    first, second = (fit_plan(flow, x, TIMES, evaluations=4) for _ in range(2))
+    assert first == second
+
+
+# --- files and refusals -----------------------------------------------------------------------
+
+
+def test_a_saved_plan_gives_the_same_samples(flow, tmp_path):
+    x = noise_of(6, SHAPE)
+    plan = fit_plan(flow, x, TIMES, evaluations=5)
+    loaded = Plan.load(plan.save(tmp_path / "fitted.plan.json"))
+    assert loaded == plan
+    assert loaded.certificate == plan.certificate
+    assert torch.equal(sample(flow, x, loaded), sample(flow, x, plan))
+
+
+def test_the_reference_is_the_full_run(flow):
+    x = noise_of(5, SHAPE)
+    reference = record(FunctionRuns(flow, x, TIMES, {}))
+    assert reference.states.shape == (17, *x.shape)
+    assert torch.allclose(reference.states[-1], euler_run(flow, x, TIMES), rtol=1e-12)
+    assert reference.held_out == 1
+    assert len(reference.growth) == 17
+    assert reference.growth[-1] == 1.0
+
+
+def test_growth_is_that_of_a_linear_flow():
+    """Along x' = -a x an error shrinks by the same factor as the state, step by step."""
+    runs = FunctionRuns(lambda x, t: 2.0 * x, noise_of(5, SHAPE), TIMES, {})
+    growth = record(runs).growth
+    for n in module._probed(16):
+        expected = math.prod(1 - 2.0 * (TIMES[i] - TIMES[i + 1]) for i in range(n, 16))
+        assert growth[n] == pytest.approx(expected, rel=1e-6)
+
+
+class KilledError(Exception):
+    """Stands for a kill."""
+
+
+def test_a_killed_recording_goes_on_to_the_same_reference(flow, tmp_path):
+    path, x, times = tmp_path / "deep" / "runs", noise_of(5, SHAPE), time_grid(25, 2.0)
+    expected = record(FunctionRuns(flow, x, times, {}))
+    calls = Counted(flow)
+
+    def dying(states, t):
+        if len(calls.sizes) == 23:
+            raise KilledError
+        return calls(states, t)
+
+    with pytest.raises(KilledError):
+        record(FunctionRuns(dying, x, times, {}), resume=path)
+    counted = Counted(flow)
+    runs = FunctionRuns(counted, x, times, {})
+    found = record(runs, resume=path)
+    assert counted.evaluations == 5 * 5 + module._probe_cost(runs)  # steps 20 to 24
+    assert torch.equal(found.states, expected.states)
+    assert np.array_equal(found.errors, expected.errors)
+    assert found[2:] == expected[2:]
+    again = Counted(flow)
+    assert torch.equal(record(FunctionRuns(again, x, times, {}), resume=path).states, found.states)
+    assert again.evaluations == module._probe_cost(runs)
+    assert [file.name for file in path.parent.iterdir()] == ["runs"]
+
+
+@pytest.mark.parametrize("change", ["noise", "samples", "times", "steps", "job"])
+def test_the_file_of_another_fit_is_refused(flow, tmp_path, change):
+    path, x = tmp_path / "runs", noise_of(5, SHAPE)
+    record(FunctionRuns(flow, x, TIMES, {}), resume=path)
+    changes = {
+        "noise": (x + 1e-9, TIMES),
+        "samples": (x[:4], TIMES),
+        "times": (x, time_grid(16, shift=2.5)),
+        "steps": (x, time_grid(12, shift=2.0)),
+    }
+    runs = FunctionRuns(flow, *changes.get(change, (x, TIMES)), {})
+    runs.job = "another" if change == "job" else ""
+    with pytest.raises(PlanError, match="holds the runs of another fit: delete it, or name"):
+        record(runs, resume=path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"noise": noise_of(1, SHAPE)}, "at least two samples"),
+        ({"evaluations": 17}, "17 evaluations are impossible: 16 steps take 1 to 16"),
+        ({"evaluations": 0}, "0 evaluations are impossible"),
+        ({"history": 0}, "history is at least 1 velocity, not 0"),
+        ({"max_evaluations": 100}, "max_evaluations=100 is too few: .* give fewer samples"),
+        ({"noise": torch.ones(4, 2, dtype=torch.int64)}, "floating-point"),
+        ({"times": [0.0, 1.0]}, "decreas"),
+        ({"batch_size": 0}, "batch_size is at least 1"),
+        ({"condition": {"label": [1, 2, 3]}}, "one entry a sample"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused_before_any_evaluation(flow, changes, message):
+    counted = Counted(flow)
+    arguments = {"noise": noise_of(4, SHAPE), "times": TIMES, "evaluations": 5} | changes
+    with pytest.raises(TACacheError, match=message):
+        fit_plan(counted, **arguments)
+    assert counted.evaluations == 0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_velocity_that_is_no_number_names_sample_and_step(flow, bad):
+    def broken(x, t):
+        v = flow(x, t)
+        if t == TIMES[3]:
+            v[2] = bad
+        return v
+
+    with pytest.raises(HostError, match=r"sample 2: the velocity at step 3 is infinite or not"):
+        fit_plan(broken, noise_of(4, SHAPE), TIMES, evaluations=5)
+
+
+def test_no_gradient_is_kept(flow):
+    x = noise_of(4, SHAPE).requires_grad_()
+    plan = fit_plan(flow, x, TIMES, evaluations=5)
+    assert plan.evaluations == 5
+
+
+def test_progress_is_shown_on_request(flow, capsys):
+    fit_plan(flow, noise_of(4, SHAPE), TIMES, evaluations=5)
+    shown = capsys.readouterr()
+    assert shown.out + shown.err == ""
+    fit_plan(flow, noise_of(4, SHAPE), TIMES, evaluations=5, progress=True)
+    shown = capsys.readouterr()
+    assert "full steps" in shown.out + shown.err
