@@ -1,0 +1,88 @@
+"""What a benchmark is asked for, and what it comes down to: a list of tasks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tacache.bench.calls import Subject
+from tacache.bench.lessons import Lesson
+from tacache.bench.methods import GENERAL, Asked
+from tacache.bench.records import Key, Status
+from tacache.bench.scoring import DEFAULT_METRICS
+from tacache.errors import TACacheError
+from tacache.files import Frozen
+from tacache.metrics import METRICS
+from tacache.prompts import read_prompts
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is asked for, method names and all; `call` are the pipeline's own arguments."""
+
+    methods: Sequence[str]
+    evaluations: Sequence[int]
+    prompts: Sequence[str]
+    calibration: Sequence[str]
+    call: Mapping[str, Any]
+    seeds: Sequence[int] = (0,)
+    calibration_source: str = "given"
+    metrics: Sequence[str] = DEFAULT_METRICS
+    fine: int | None = None
+    keep: Path | None = None
+
+    @property
+    def subjects(self) -> list[Subject]:
+        """Every prompt with every seed."""
+        return [Subject(prompt, seed) for prompt in self.prompts for seed in self.seeds]
+
+    def lesson_prompts(self, asked: Asked) -> tuple[str, ...]:
+        """The calibration prompts a method asks for."""
+        prompts = self.calibration
+        if asked.source is not None:
+            prompts = read_prompts("calibration" if asked.source == GENERAL else asked.source)
+        if asked.samples is not None and asked.samples > len(prompts):
+            raise TACacheError(
+                f"{asked.name} asks for {asked.samples} calibration prompts of {len(prompts)}"
+            )
+        return tuple(prompts[: asked.samples])
+
+    def check(self) -> None:
+        """Refuse what cannot be benchmarked before anything is run."""
+        wanted = {
+            "methods": self.methods,
+            "prompts": self.prompts,
+            "seeds": self.seeds,
+            "calibration prompts": self.calibration,
+        }
+        for name, given in wanted.items():
+            if not given:
+                raise TACacheError(f"there are no {name}: give at least one")
+        if unknown := [name for name in self.metrics if name not in METRICS]:
+            raise TACacheError(f"no metric {unknown[0]!r}: there are {', '.join(METRICS)}")
+        if len(set(self.prompts)) < len(self.prompts):
+            raise TACacheError("a prompt stands twice among the prompts: give each once")
+        if shared := set(self.prompts) & set(self.calibration):
+            raise TACacheError(f"{min(shared)!r} is a calibration prompt too: judge by others")
+
+
+class Task(NamedTuple):
+    """One method at one budget, made ready on a lesson."""
+
+    asked: Asked
+    evaluations: int | None
+    lesson: Lesson
+
+    def key(self, subject: Subject) -> Key:
+        """Of its record for a subject."""
+        return Key(self.asked.name, self.evaluations, *subject)
+
+
+class Prepared(Frozen):
+    """A method made ready for a budget, or why it could not be."""
+
+    status: Status
+    reason: str | None = None
+    kind: str | None = None  # the class of its settings
+    settings: dict[str, Any] | None = None
+    seconds: float

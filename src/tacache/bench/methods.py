@@ -1,0 +1,259 @@
+"""What can be benchmarked, by name: how it is made ready for a budget, and how it samples.
+
+tasu              TACache; the ratio tau_d : tau_k is the best on the calibration samples
+tasu-10           the same with a ratio of 10, the paper's; also magnitude, direction, reuse
+tasu:0.06/0.6     with thresholds tau_k / tau_d as they are, and whatever budget they lead to
+fitted            TACache's fitted plans
+magcache, ...     every baseline, tuned for the budget
+magcache:flux     the same at a published setting
+tasu@30           made ready on the first 30 calibration prompts; tasu@FILE:30 on those of a file
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from pydantic import JsonValue
+from torch import Tensor
+
+from tacache.baselines import BASELINES, Baseline, Problem, Recording
+from tacache.bench.lessons import Lesson
+from tacache.bench.records import plain
+from tacache.errors import TACacheError
+from tacache.files import Frozen
+from tacache.plan import Plan, Rule, make_plan
+from tacache.rules import PROFILE_RULES
+from tacache.stepper import sample
+
+RATIOS = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
+PAPER_RATIO = 10.0
+# the prompts that ship for any model, as a source beside an embedded model's own
+GENERAL = "general"
+# what a plan's record leaves out: it is the same for all plans of a calibration
+RATES = {"times", "magnitude", "direction", "host", "certificate", "breaks"}
+
+
+class Method(Protocol):
+    """One way to sample. Settings are made once for each budget, and can live in a file."""
+
+    @property
+    def budgeted(self) -> bool:
+        """Whether it is made ready for a budget, or has its own."""
+
+    def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
+        """Its settings for a budget; PlanError where it has none."""
+
+    def sample(self, problem: Problem, settings: Any) -> Tensor:
+        """The samples of a problem; every evaluation goes through its velocity."""
+
+    def shown(self, settings: Any) -> dict[str, JsonValue]:
+        """What a record says of the settings."""
+
+
+class Rival(NamedTuple):
+    """A baseline, tuned for the budget."""
+
+    baseline: Baseline[Any]
+    budgeted: bool = True
+
+    def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
+        """Tune it on the calibration samples."""
+        assert evaluations is not None
+        with lesson.recording() as recording:
+            settings: Frozen = self.baseline.fit(recording, evaluations)
+        return settings
+
+    def sample(self, problem: Problem, settings: Any) -> Tensor:
+        """As the baseline does."""
+        return self.baseline.run(problem, settings).x
+
+    def shown(self, settings: Any) -> dict[str, JsonValue]:
+        """All of them."""
+        return plain(settings)
+
+
+class Published(NamedTuple):
+    """A baseline at a published setting, whatever budget that leads to."""
+
+    baseline: Baseline[Any]
+    variant: str
+    budgeted: bool = False
+
+    def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
+        """As published."""
+        settings: Frozen = self.baseline.published[self.variant]
+        return settings
+
+    def sample(self, problem: Problem, settings: Any) -> Tensor:
+        """As the baseline does."""
+        return self.baseline.run(problem, settings).x
+
+    def shown(self, settings: Any) -> dict[str, JsonValue]:
+        """All of them."""
+        return plain(settings)
+
+
+class Followed:
+    """A plan of ours, however it was made."""
+
+    budgeted: bool = True
+
+    def sample(self, problem: Problem, settings: Any) -> Tensor:
+        """Follow the plan."""
+        return follow(problem, settings)
+
+    def shown(self, settings: Any) -> dict[str, JsonValue]:
+        """The plan without the calibration's own numbers."""
+        fields: dict[str, JsonValue] = settings.model_dump(
+            mode="json", exclude=RATES, exclude_none=True
+        )
+        return fields
+
+
+class Planned(Followed):
+    """A plan from a profile, with a ratio of the thresholds that is given or the best there is."""
+
+    def __init__(self, rule: Rule, ratio: float | None = None) -> None:
+        self.rule, self.ratio = rule, ratio
+
+    def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
+        """The plan that ends nearest to full steps on the calibration samples."""
+        found: dict[tuple[int, ...], Plan] = {}
+        for ratio in (self.ratio,) if self.ratio else (None, *RATIOS):
+            plan = make_plan(lesson.profile, evaluations=evaluations, ratio=ratio, rule=self.rule)
+            found.setdefault(plan.anchors, plan)
+        plans = list(found.values())
+        if len(plans) == 1:
+            return plans[0]
+        with lesson.recording() as recording:
+            return min(plans, key=lambda plan: recording.error(follow(recording, plan)))
+
+
+class Thresholds(Followed):
+    """A plan from a profile by the paper's thresholds."""
+
+    budgeted = False
+
+    def __init__(self, rule: Rule, tau_k: float, tau_d: float) -> None:
+        self.rule, self.tau_k, self.tau_d = rule, tau_k, tau_d
+
+    def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
+        """The plan they lead to."""
+        return make_plan(lesson.profile, tau_k=self.tau_k, tau_d=self.tau_d, rule=self.rule)
+
+
+class FittedPlan(Followed):
+    """TACache's fitted plans; what a fit starts from is kept for the lesson seen last."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+
+    def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
+        """A fit on the calibration samples, with what is probed before it done once a lesson."""
+        assert evaluations is not None
+        with lesson.recording() as recording:
+            return self.fit(recording, lesson, evaluations)
+
+    def fit(self, recording: Recording, lesson: Lesson, evaluations: int) -> Plan:
+        """The one place that knows how plans are fitted."""
+        from tacache import fitting
+
+        runs = fitting.FunctionRuns(
+            recording.velocity, recording.noise, recording.times, recording.condition
+        )
+        runs.breaks = lesson.caller.breaks
+        key = lesson.caller.key(lesson.prompts_sha256)
+        if key not in self._known:
+            self._known.clear()
+            self._known[key] = fitting.record(runs)
+        return fitting.fit_budget(runs, self._known[key], evaluations)
+
+
+@torch.no_grad()
+def follow(problem: Problem, plan: Plan) -> Tensor:
+    """The samples of a problem by a plan."""
+    return sample(problem.velocity, problem.noise, plan, condition=problem.condition)
+
+
+def _registry() -> dict[str, Method]:
+    rules: dict[str, Rule] = {"tasu": "tasu", "magnitude": "magnitude", "direction": "direction"}
+    with_ratio: dict[str, Rule] = {**rules, "reuse": "reuse"}
+    return {
+        **{name: Planned(rule) for name, rule in rules.items()},
+        **{f"{name}-10": Planned(rule, PAPER_RATIO) for name, rule in with_ratio.items()},
+        "fitted": FittedPlan(),
+        **{name: Rival(baseline) for name, baseline in BASELINES.items() if name != "full"},
+    }
+
+
+METHODS: dict[str, Method] = _registry()
+SETTINGS: dict[str, type[Frozen]] = {}
+
+
+class Asked(NamedTuple):
+    """A method as it was named: itself, and on what it is to be made ready."""
+
+    name: str
+    method: Method
+    source: str | None = None  # None: the benchmark's own calibration prompts
+    samples: int | None = None  # None: all of them
+
+
+def resolve(name: str) -> Asked:
+    """The method of a name."""
+    base, _, taught = name.partition("@")
+    source, colon, number = taught.rpartition(":")
+    if not taught:
+        return Asked(name, _method(base))
+    if not number.isdigit() or int(number) < 1 or (colon and not source):
+        raise TACacheError(f"{name!r}: after @ stands a number of prompts, or FILE:NUMBER")
+    return Asked(name, _method(base), source or None, int(number))
+
+
+def published() -> list[str]:
+    """Names of all published settings, such as magcache:flux."""
+    return [
+        f"{name}:{variant}"
+        for name, baseline in BASELINES.items()
+        for variant in baseline.published
+    ]
+
+
+def load_settings(kind: str, fields: dict[str, Any]) -> Frozen:
+    """Settings from a file, by the name of their class."""
+    if not SETTINGS:
+        SETTINGS.update({one.__name__: one for one in _descendants(Frozen)})
+    return SETTINGS[kind].model_validate_json(json.dumps(fields), strict=True)
+
+
+def _method(base: str) -> Method:
+    name, colon, variant = base.partition(":")
+    if not colon and name in METHODS:
+        return METHODS[name]
+    if colon and name in PROFILE_RULES:
+        return _with_thresholds(name, variant)
+    if colon and name in BASELINES:
+        baseline = BASELINES[name]
+        if variant in baseline.published:
+            return Published(baseline, variant)
+        there = ", ".join(baseline.published) or "none"
+        raise TACacheError(f"{name} has no published setting {variant!r}: there are {there}")
+    raise TACacheError(f"unknown method {base!r}: choose from {', '.join(METHODS)}")
+
+
+def _with_thresholds(rule: str, variant: str) -> Method:
+    try:
+        tau_k, tau_d = (float(part) for part in variant.split("/"))
+    except ValueError as error:
+        raise TACacheError(
+            f"{rule}:{variant}: thresholds are TAU_K/TAU_D, as in {rule}:0.06/0.6"
+        ) from error
+    return Thresholds(rule, tau_k, tau_d)  # type: ignore[arg-type]  # a rule of a profile
+
+
+def _descendants(kind: type[Frozen]) -> Iterator[type[Frozen]]:
+    for child in kind.__subclasses__():
+        if child.__module__.startswith("tacache."):
+            yield child
+            yield from _descendants(child)

@@ -1,0 +1,176 @@
+"""The walk of a benchmark: calibrate, make every method ready, then judge all from the same noise.
+
+Whatever is finished is in a file: calibration runs, settings and references in a folder beside the
+results, records in the results. A killed benchmark goes on where it stopped; under `torchrun` or
+`accelerate launch` each part of the work is shared out between the processes.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from tacache.bench.calls import Caller, Subject
+from tacache.bench.jobs import Job, Prepared, Task
+from tacache.bench.judging import FULL, Judge, Reference, work_folder
+from tacache.bench.lessons import Lesson, record_walk
+from tacache.bench.methods import Asked, resolve
+from tacache.bench.records import Adds, Record, RecordError, RecordFile, Status, plain
+from tacache.diffusers.processes import Processes
+from tacache.errors import PlanError, TACacheError
+from tacache.files import write_atomically
+from tacache.progress import track
+
+Item = TypeVar("Item")
+
+
+def run_bench(pipe: Any, job: Job, out: str | Path, *, progress: bool = False) -> list[Record]:
+    """Run what is left of a job and append its records to `out`; all records of the file."""
+    job.check()
+    asked = [resolve(name) for name in dict.fromkeys(job.methods) if name != FULL]
+    processes, file = Processes.current(), RecordFile(out)
+    with processes.failing_together():
+        if processes.rank == 0:
+            file.join()
+    caller = Caller(pipe, dict(job.call), job.subjects[0])
+    Bench(caller, job, file, processes, progress and processes.rank == 0).run(asked)
+    with processes.failing_together():
+        if processes.rank == 0:
+            file.join()
+    return list(file.load().values())
+
+
+class Bench:
+    """One process's share of a benchmark."""
+
+    def __init__(
+        self, caller: Caller, job: Job, file: RecordFile, processes: Processes, progress: bool
+    ) -> None:
+        self.caller, self.job, self.file = caller, job, file
+        self.processes, self.progress = processes, progress
+        self.folder = work_folder(file.path)
+        self.done = file.load()
+        self.judge = Judge(caller, job, file.path, self.done)
+
+    def run(self, asked: Sequence[Asked]) -> None:
+        """Everything that is not in the results yet."""
+        tasks = list(self.tasks(asked))
+        self.check_same_setup(tasks)
+        left = [task for task in tasks if any(self.is_left(s, task) for s in self.job.subjects)]
+        samples = {subject: None for task in left for subject in task.lesson.subjects}
+        self.share(list(samples), "calibrating", lambda s: record_walk(self.caller, self.folder, s))
+        self.share(left, "tuning", self.prepare)
+        rank, count = self.processes.rank, self.processes.count
+        with self.processes.failing_together(), self.file.adding(rank, count) as add:
+            self.sample(left, add)
+
+    def tasks(self, asked: Sequence[Asked]) -> Iterator[Task]:
+        """Every method at every budget; one with a budget of its own once."""
+        for evaluations in self.job.evaluations:
+            if not 1 <= evaluations <= self.caller.steps:
+                raise TACacheError(
+                    f"a run of {self.caller.steps} steps has no {evaluations} evaluations"
+                )
+        for one in asked:
+            source = one.source or self.job.calibration_source
+            prompts = self.job.lesson_prompts(one)
+            lesson = Lesson(self.caller, self.folder, source, prompts)
+            for budget in self.job.evaluations if one.method.budgeted else (None,):
+                yield Task(one, budget, lesson)
+
+    def check_same_setup(self, tasks: Sequence[Task]) -> None:
+        """Records of one file are of one model, called in one way, and each method taught once."""
+        lessons = {task.asked.name: task.lesson.prompts_sha256 for task in tasks}
+        for record in self.done.values():
+            if (record.host, record.fine) != (self.caller.host, self.job.fine):
+                raise RecordError(
+                    f"{self.file.path} holds records of another model, call or fine reference: "
+                    "name another file"
+                )
+            taught = record.taught and record.taught.prompts_sha256
+            if taught and lessons.get(record.method, taught) != taught:
+                raise RecordError(
+                    f"{self.file.path} holds records of {record.method} calibrated on other "
+                    "prompts: name another file"
+                )
+
+    def share(self, items: Sequence[Item], what: str, work: Callable[[Item], None]) -> None:
+        """Do every n-th item of some work; nobody goes on before everybody is done."""
+        rank, count = self.processes.rank, self.processes.count
+        with self.processes.failing_together():
+            for item in track(items[rank::count], what, self.progress):
+                work(item)
+
+    def prepared_file(self, task: Task) -> Path:
+        """Where a method's settings for a budget are kept."""
+        name = task.asked.name.partition("@")[0]
+        key = self.caller.key(task.lesson.prompts_sha256, name, task.evaluations)
+        return self.folder / f"settings-{key}.json"
+
+    def prepare(self, task: Task) -> None:
+        """Make a method ready, unless it is; where that fails, the reason is kept instead."""
+        if self.prepared_file(task).exists():
+            return
+        started = time.perf_counter()
+        status: Status = "done"
+        reason = kind = settings = None
+        try:
+            with torch.no_grad():
+                made = task.asked.method.prepare(task.lesson, task.evaluations)
+            kind, settings = type(made).__name__, plain(made)
+        except PlanError as error:
+            status, reason = "unreachable", str(error)
+        except Exception as error:
+            status, reason = "failed", f"{type(error).__name__}: {error}"
+        seconds = time.perf_counter() - started
+        kept = Prepared(status=status, reason=reason, kind=kind, settings=settings, seconds=seconds)
+        write_atomically(self.prepared_file(task), kept.model_dump_json() + "\n")
+
+    def sample(self, tasks: Sequence[Task], add: Adds) -> None:
+        """Every task for every subject of this process's share."""
+        rank, count = self.processes.rank, self.processes.count
+        mine = self.job.subjects[rank::count]
+        todo = [(s, task) for s in mine for task in (None, *tasks) if self.is_left(s, task)]
+        ready = [load_prepared(self.prepared_file(task)) for task in tasks]
+        by_task = dict(zip(tasks, ready, strict=True))
+        taught = {task.lesson.prompts_sha256: task.lesson.taught for task in tasks}
+        known: tuple[Subject, Reference] | None = None
+        for subject, task in track(todo, "sampling", self.progress):
+            if known is None or known[0] != subject:
+                known = subject, self.judge.reference(subject, add)
+            if task is not None:
+                fields = self.judge.judged(task, by_task[task], subject, known[1])
+                add(
+                    self.judge.record(
+                        task.key(subject),
+                        **fields,
+                        prepare_seconds=by_task[task].seconds,
+                        taught=taught[task.lesson.prompts_sha256],
+                    )
+                )
+
+    def is_left(self, subject: Subject, task: Task | None) -> bool:
+        """Whether a record is missing; None stands for the references."""
+        keys = self.judge.reference_keys(subject) if task is None else [task.key(subject)]
+        return any(key not in self.done for key in keys)
+
+
+def load_prepared(file: Path) -> Prepared:
+    """What was left when a method was made ready."""
+    return Prepared.model_validate_json(file.read_text(encoding="utf-8"))
+
+
+def drop_failed(out: str | Path) -> int:
+    """Take failed records out of the results, to run them again; how many they were."""
+    file = RecordFile(out)
+    file.join()
+    found = file.load()
+    kept = [record for record in found.values() if record.status != "failed"]
+    if len(kept) < len(found):
+        for settings in work_folder(file.path).glob("settings-*.json"):
+            if load_prepared(settings).status == "failed":
+                settings.unlink()
+        file.replace(kept)
+    return len(found) - len(kept)

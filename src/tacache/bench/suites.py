@@ -1,0 +1,93 @@
+"""The paper's studies as presets: which methods, at which budgets, made ready on what."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tacache.bench.judging import FULL
+from tacache.bench.methods import GENERAL, METHODS, published, resolve
+from tacache.errors import TACacheError
+
+OWN = ("tasu", "tasu-10", "fitted")
+BUDGETS = (25, 17, 13, 10, 7, 5)
+# tau_k / tau_d of table 4 and its full version
+THRESHOLDS = ("0/0", "0.05/0.6", "0.05/0.7", "0.05/0.8", "0.05/0.9", "0.06/0.6", "0.07/0.7",
+              "0.08/0.8")  # fmt: skip
+# what stands for the published settings of the pipeline's family
+PUBLISHED = "published"
+
+
+class Suite(NamedTuple):
+    """A preset; the command's own options come before it."""
+
+    about: str
+    methods: tuple[str, ...]
+    evaluations: tuple[int, ...] = BUDGETS
+    calibration_count: int = 8
+    fine: int | None = None
+
+
+SUITES: dict[str, Suite] = {
+    "main": Suite(
+        "tables 1 and 2: every method at every budget, also against 500 steps",
+        (*OWN, *(name for name in METHODS if name not in OWN and "-10" not in name), PUBLISHED),
+        fine=500,
+    ),
+    "ablation": Suite(
+        "table 3: SSC, MI and DI one by one",
+        ("fewer", "reuse-10", "magnitude-10", "direction-10", "tasu-10"),
+        (13, 10, 7),
+        calibration_count=60,
+    ),
+    "thresholds": Suite(
+        "table 4: the paper's thresholds as they are",
+        tuple(f"tasu:{pair}" for pair in THRESHOLDS),
+        (),
+        calibration_count=60,
+    ),
+    "pareto": Suite(
+        "the Pareto figures: quality over speedup",
+        (*OWN, "fewer", "teacache", "magcache", "taylorseer-1", "dpm++2m"),
+        (35, 30, 25, 21, 17, 15, 13, 11, 10, 9, 8, 7, 6, 5),
+    ),
+    "calibration": Suite(
+        "table 6: 6, 30 and 60 calibration prompts, and those of another source",
+        tuple(f"tasu-10@{taught}" for taught in ("6", "30", "60", f"{GENERAL}:60"))
+        + tuple(f"fitted@{taught}" for taught in ("6", "8", f"{GENERAL}:8")),
+        (13, 10, 7),
+        calibration_count=60,
+    ),
+}
+NOT_YET = {
+    "drift": "use tacache.diagnose meanwhile",
+    "indicators": "tacache calibrate and tacache show --plot draw the figure meanwhile",
+}
+
+
+PLAIN = Suite("methods and budgets as asked for", (), (7, 10, 13, 17, 25))
+
+
+def choose(name: str | None, **given: Any) -> Suite:
+    """The preset of a name, or none, with what was given in place of its own."""
+    if name in NOT_YET:
+        raise TACacheError(f"the suite {name!r} is not there yet: {NOT_YET[name]}")
+    if name is not None and name not in SUITES:
+        raise TACacheError(f"unknown suite {name!r}: choose from {', '.join(SUITES)}")
+    preset = PLAIN if name is None else SUITES[name]
+    chosen = preset._replace(**{key: value for key, value in given.items() if value})
+    if not chosen.methods:
+        raise TACacheError("there is nothing to compare: give --methods or --suite")
+    return chosen
+
+
+def check_names(methods: Sequence[str]) -> None:
+    """A method that is not there stops before a model is loaded."""
+    for name in methods:
+        if name not in (FULL, PUBLISHED):
+            resolve(name)
+
+
+def expanded(methods: Sequence[str], pipeline: str) -> list[str]:
+    """The methods, with the settings published for the pipeline's family in place of their word."""
+    family = pipeline.lower()
+    own = [name for name in published() if name.partition(":")[2].split("-")[0] in family]
+    return [one for name in methods for one in (own if name == PUBLISHED else [name])]

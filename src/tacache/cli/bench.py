@@ -1,0 +1,179 @@
+"""`tacache bench`: methods against each other on one model, as records."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tacache.cli.models import call_arguments, numbers, threads
+from tacache.cli.options import (
+    PROMPTS_HELP,
+    Compiled,
+    Device,
+    Dtype,
+    Frames,
+    Guidance,
+    Height,
+    Json,
+    Model,
+    More,
+    Offload,
+    Width,
+    print_json,
+)
+from tacache.models import own_prompts
+from tacache.prompts import read_prompts
+
+if TYPE_CHECKING:
+    from tacache.bench.records import Record
+
+
+def bench(
+    model: Model,
+    methods: Annotated[
+        str | None, typer.Option(help="Methods, with commas between; a wrong one lists them all.")
+    ] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(help="A preset: main, ablation, thresholds, pareto, calibration."),
+    ] = None,
+    evaluations: Annotated[
+        str | None, typer.Option(help="Budgets, with commas between [default: 7,10,13,17,25].")
+    ] = None,
+    prompts: Annotated[str, typer.Option(help=PROMPTS_HELP)] = "test",
+    count: Annotated[int | None, typer.Option(min=1, help="Use the first COUNT prompts.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds a prompt.")] = 1,
+    seed: Annotated[int, typer.Option(help="The first seed; the others count on.")] = 0,
+    calibration: Annotated[
+        str, typer.Option(help="Prompts that methods are made ready on, as for --prompts.")
+    ] = "calibration",
+    calibration_count: Annotated[
+        int | None, typer.Option(min=1, help="How many of them [default: 8].")
+    ] = None,
+    metrics: Annotated[
+        str, typer.Option(help="Metrics, with commas between; a wrong one lists them all.")
+    ] = "psnr,ssim",
+    fine: Annotated[
+        int | None, typer.Option(min=2, help="Also compare to so many full steps, such as 500.")
+    ] = None,
+    keep: Annotated[Path | None, typer.Option(help="Keep all pictures in this folder.")] = None,
+    retry: Annotated[
+        bool, typer.Option("--retry-failed", help="Run again what is recorded as failed.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The records [default: MODEL's name].")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=2, help="Steps of the full run.")] = 50,
+    height: Height = None,
+    width: Width = None,
+    frames: Frames = None,
+    guidance: Guidance = None,
+    more: More = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    offload: Offload = None,
+    compiled: Compiled = False,
+    as_json: Json = False,
+) -> None:
+    """Run methods from the same noise on the same model; append a record a sample and method.
+
+    Killed, it goes on where it stopped. Under torchrun or accelerate launch the work is shared out
+    between the processes. A method is named as in these examples:
+
+    tasu (its best ratio of thresholds), tasu-10 (the paper's), tasu:0.06/0.6 (thresholds), fitted,
+    magcache (tuned for each budget), magcache:flux (as published), tasu@30 (30 prompts to
+    calibrate on), tasu@mine.txt:30 (of a file).
+
+    [bold]Examples[/bold]
+
+    tacache bench tiny-flux --methods tasu,fitted,magcache,fewer --evaluations 13,7 --count 4
+
+    tacache bench black-forest-labs/FLUX.1-dev --suite main --count 24 -o flux.jsonl --keep pictures
+
+    torchrun --nproc-per-node 8 -m tacache bench MODEL --suite pareto --prompts mine.txt -o m.jsonl
+    """
+    from tacache.bench.jobs import Job
+    from tacache.bench.runner import drop_failed, run_bench
+    from tacache.bench.suites import check_names, choose, expanded
+    from tacache.diffusers.loading import Loading, load_pipeline
+    from tacache.diffusers.processes import Processes
+
+    chosen = choose(
+        suite,
+        methods=methods and tuple(methods.split(",")),
+        evaluations=evaluations and tuple(numbers(evaluations)),
+        calibration_count=calibration_count,
+        fine=fine,
+    )
+    check_names(chosen.methods)
+    call = call_arguments(
+        model, more, steps=steps, height=height, width=width, frames=frames, guidance=guidance
+    )
+    job = Job(
+        methods=chosen.methods,
+        evaluations=[k for k in chosen.evaluations if evaluations or k <= steps],
+        prompts=read_prompts(own_prompts(model, prompts))[:count],
+        calibration=read_prompts(own_prompts(model, calibration))[: chosen.calibration_count],
+        call=call,
+        seeds=range(seed, seed + seeds),
+        calibration_source=calibration,
+        metrics=metrics.split(","),
+        fine=chosen.fine,
+        keep=keep,
+    )
+    job.check()
+    target = out or Path(f"{Path(model).name}.bench.jsonl")
+    pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
+    pipe.set_progress_bar_config(disable=True)
+    job = replace(job, methods=expanded(chosen.methods, type(pipe).__name__))
+    first = Processes.current().rank == 0
+    if retry and first:
+        drop_failed(target)
+    with threads(model, pipe):
+        records = run_bench(pipe, job, target, progress=not as_json)
+    if first:
+        _report(records, target, as_json)
+
+
+def _report(records: Sequence["Record"], target: Path, as_json: bool) -> None:
+    """Where the records are, and their means in short."""
+    counts = Counter(record.status for record in records)
+    if as_json:
+        return print_json({"file": str(target), "records": len(records), **counts})
+    Console().print(_table(records))
+    troubles = {
+        (record.method, record.evaluations): record.reason
+        for record in records
+        if record.status != "done"
+    }
+    for (method, evaluations), reason in troubles.items():
+        print(f"{method} at {evaluations or 'its own budget'}: {reason}")
+    print(f"{len(records)} records in {target}; {target}.work speeds up what is added to them")
+
+
+def _table(records: Sequence["Record"]) -> Table:
+    table = Table(title="Means over samples, to full steps")
+    for heading in ("method", "asked", "evaluations", "seconds", "drift", "PSNR"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    groups: dict[tuple[str, int | None], list[Record]] = {}
+    for record in records:
+        if record.status == "done":
+            groups.setdefault((record.method, record.evaluations), []).append(record)
+    for (method, evaluations), group in groups.items():
+        compared = [record.to_full for record in group if record.to_full is not None]
+        psnr = [x for x in (one.metrics.get("psnr") for one in compared) if isinstance(x, float)]
+        table.add_row(
+            method,
+            str(evaluations or ""),
+            f"{fmean(record.spent for record in group):g}",
+            f"{fmean(record.seconds or 0.0 for record in group):.2f}",
+            f"{fmean(one.drift for one in compared):.4f}" if compared else "",
+            f"{fmean(psnr):.2f} dB" if psnr else "",
+        )
+    return table

@@ -1,0 +1,122 @@
+"""`tacache bench`: what it writes and says, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tacache.bench import read_records
+from tacache.bench.methods import METHODS
+from tacache.bench.suites import SUITES, check_names, expanded
+from tacache.cli import app
+from tests.tiny import PIPELINES
+
+SIZE = ["--height", "32", "--width", "32", "--call", "max_sequence_length=32", "--steps", "8"]
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+def one_line(result) -> str:
+    """Our one line among what the libraries log."""
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("tacache: ")]
+    return line
+
+
+@pytest.fixture(scope="module")
+def flux(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "flux"
+    PIPELINES["flux"].build().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def few(flux, tmp_path) -> list[object]:
+    """A model and prompts few enough for a test."""
+    for name, texts in (("test", "a fox\na boat\n"), ("taught", "a lamp\na kite\na cup\n")):
+        (tmp_path / f"{name}.txt").write_text(texts)
+    prompts = ["--prompts", tmp_path / "test.txt", "--calibration", tmp_path / "taught.txt"]
+    return [flux, *SIZE, *prompts, "-o", tmp_path / "out" / "r.jsonl"]
+
+
+def test_records_pictures_and_a_summary(few, tmp_path):
+    asked = ["--methods", "tasu,easycache", "--evaluations", "4,2", "--seeds", 2, "--seed", 5]
+    made = run(*few, *asked, "--keep", tmp_path / "pictures", "--fine", 16)
+    assert made.exit_code == 0, made.output
+    records = read_records(tmp_path / "out" / "r.jsonl")
+    assert len(records) == 4 * (2 + 2 * 2)
+    assert {(record.prompt, record.seed) for record in records} == {
+        (prompt, seed) for prompt in ("a fox", "a boat") for seed in (5, 6)
+    }
+    done = [record for record in records if record.status == "done"]
+    assert len(list((tmp_path / "pictures").glob("*.png"))) == len(done) == 4 * 5
+    assert all((tmp_path / "out" / record.picture).is_file() for record in done)
+    assert "24 records in" in made.stdout
+    assert "easycache at 2: easycache cannot run on 2 evaluations" in made.stdout
+    again = run(*few, *asked, "--keep", tmp_path / "pictures", "--fine", 16, "--json")
+    facts = json.loads(again.stdout)
+    assert (facts["records"], facts["done"], facts["unreachable"]) == (24, 20, 4)
+
+
+@pytest.mark.parametrize("suite", ["ablation", "thresholds"])
+def test_suites_run(few, tmp_path, suite):
+    made = run(*few, "--suite", suite, "--calibration-count", 2, "--count", 1, "--json")
+    assert made.exit_code == 0, made.output
+    records = read_records(tmp_path / "out" / "r.jsonl")
+    assert {record.method for record in records} == {"full", *SUITES[suite].methods}
+    assert {record.status for record in records} == {"done"}
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_suites_name_methods_that_are_there(suite):
+    check_names(SUITES[suite].methods)
+    assert "published" not in expanded(SUITES[suite].methods, "FluxPipeline")
+
+
+def test_the_main_suite_has_every_rival_and_what_was_published_for_the_family():
+    names = expanded(SUITES["main"].methods, "FluxPipeline")
+    assert {name for name in METHODS if not name.endswith("-10")} <= set(names)
+    assert {"tasu-10", "magcache:flux", "vde:flux-3"} <= set(names)
+    assert not [name for name in names if ":wan" in name]
+    assert "magcache:wan-slow" in expanded(["published"], "WanPipeline")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give --methods or --suite"),
+        (["--methods", "tasv"], "unknown method 'tasv': choose from tasu, "),
+        (["--methods", "tasu:1"], "thresholds are TAU_K/TAU_D, as in tasu:0.06/0.6"),
+        (["--suite", "mian"], "unknown suite 'mian': choose from main, "),
+        (["--suite", "drift"], "not there yet"),
+        (["--methods", "tasu", "--evaluations", "x"], "whole numbers"),
+        (["--methods", "tasu", "--evaluations", "9"], "a run of 8 steps has no 9 evaluations"),
+        (["--methods", "tasu", "--metrics", "psrn"], "no metric 'psrn'"),
+        (["--methods", "tasu", "--prompts", "nowhere.txt"], "cannot read prompts"),
+        (["--methods", "tasu@4"], "tasu@4 asks for 4 calibration prompts of 3"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(few, tmp_path, arguments, message):
+    made = run(*few, *arguments)
+    assert made.exit_code == 2
+    assert message in one_line(made)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_another_kind_is_left_alone(few, tmp_path):
+    notes = tmp_path / "notes.txt"
+    notes.write_text("do not lose this\n")
+    made = run(*few, "--methods", "fewer", "-o", notes)
+    assert made.exit_code == 2
+    assert "notes.txt" in one_line(made)
+    assert notes.read_text() == "do not lose this\n"
+
+
+def test_help_has_examples():
+    shown = run("--help").stdout
+    for text in ("Examples", "tacache bench tiny-flux", "torchrun", "--retry-failed"):
+        assert text in shown
