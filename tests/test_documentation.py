@@ -77,3 +77,28 @@ def test_the_readme_shows_the_demo_that_was_run():
         start = f"| {row['evaluations']} | {row['seconds']:.2f} s | {row['speedup']:.2f}x |"
         end = " full steps | |" if row["psnr"] is None else f" {row['psnr']:.2f} dB |"
         assert start + end in text
+
+
+def test_the_fitted_plans_are_what_was_measured():
+    text = (ROOT / "docs" / "fitting.md").read_text(encoding="utf-8")
+    found = records("benchmarks/results/fitted.jsonl")
+    assert {one["prompts"] for one in found} == {24}
+    assert {one["guidance"] for one in found} == {3.0}
+    methods = ("reuse", "tasu", "damped", "fitted, fast", "fitted")
+    for budget in {one["evaluations"] for one in found}:
+        cells = []
+        for method in methods:
+            here = [o for o in found if (o["method"], o["evaluations"]) == (method, budget)]
+            best = max(here, key=lambda one: one["psnr"])
+            cells.append(f"{best['psnr']:.2f} ± {best['error']:.2f}")
+        assert f"| {budget} | {' | '.join(cells)} |" in text
+    for one in found:
+        limit = {"fitted, fast": 1500, "fitted": 3000}.get(str(one["method"]), 10**9)
+        assert one["spent"] <= limit
+
+
+def test_the_gap_to_a_direct_optimisation_is_what_was_measured():
+    text = (ROOT / "docs" / "fitting.md").read_text(encoding="utf-8")
+    for one in records("benchmarks/results/direct.jsonl"):
+        cells = [f"{one[name]['others']:.6f}" for name in ("lock-step", "direct")]
+        assert f"| {one['evaluations']} | {' | '.join(cells)} |" in text
