@@ -453,3 +453,10 @@ def test_fewer_prompts_than_processes_are_an_error_in_both(launched):
     first, second = (answer["error"] for answer in launched["too few prompts"])
     assert "too few for 2 processes" in second
     assert "two samples" in first or "too few" in first
+
+
+@pytest.mark.parametrize("name", ["num_images_per_prompt", "num_videos_per_prompt"])
+def test_several_pictures_a_prompt_are_refused(name):
+    tiny = PIPELINES["flux" if "images" in name else "wan"]
+    with pytest.raises(HostError, match=f"give seeds, not {name}"):
+        fit_plan(tiny.build(), PROMPTS, **call_for(tiny, **{name: 2}))

@@ -21,7 +21,7 @@ LAYERS = [
     {"schedule", "profile", "plan"},
     {"replanning", "frontier"},
     {"placement"},
-    {"stepper", "calibration", "fitting"},
+    {"stepper", "calibration", "fitting", "refinement"},
     {"diagnostics", "render", "plots", "baselines"},
     {"demo", "bench"},
     {"page"},

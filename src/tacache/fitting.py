@@ -254,13 +254,22 @@ def fit_budget(
     progress: bool = False,
 ) -> Plan:
     """A plan for one budget; with too few evaluations left to search, the program's anchors."""
+    from tacache.refinement import follow, needed, refine  # which builds on this module
+
     left = max_evaluations - reference.spent - runs.total * evaluations
     anchors, spent = best_anchors(reference.errors, reference.growth, evaluations), 0
     problem = Problem(runs, reference, history, list(range(runs.total)))
     few = problem if runs.together else problem.of_first(SEARCHED)
     if left >= len(few.samples) * evaluations:  # of one start
-        anchors, spent = search_anchors(few, evaluations, left, progress)
+        aside = needed(runs.total, reference.held_out, evaluations)
+        share = max(left - aside, left // 4, len(few.samples) * evaluations)
+        anchors, spent = search_anchors(few, evaluations, share, progress)
     fit = lock_step(problem, anchors)
+    again = runs.total * evaluations  # for a look at all samples under other weights
+    weights, more = refine(problem, fit, left - spent - again)
+    spent += more
+    if weights != fit.weights:
+        fit, spent = follow(problem, anchors, weights), spent + again
     judged = [fit.drift[i] for i in range(reference.held_out)]
     fitted = [fit.drift[i] for i in range(reference.held_out, runs.total)]
     return Plan(

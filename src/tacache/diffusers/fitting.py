@@ -80,6 +80,9 @@ def fit_plans(
     check_call_names(pipe, call)
     if "generator" in call:
         raise HostError("fit_plan makes the generators itself: give seeds=[...] instead")
+    for name in ("num_images_per_prompt", "num_videos_per_prompt"):
+        if call.get(name) not in (None, 1):
+            raise HostError(f"a fit counts one sample a prompt and seed: give seeds, not {name}")
     _check_scheduler(pipe)
     texts = None if prompts is None else as_prompts(prompts)
     call = {"num_inference_steps": num_inference_steps, **call}
