@@ -21,13 +21,14 @@ from tacache import (
     time_grid,
 )
 from tacache import fitting as module
-from tacache.fitting import (
+from tacache.fitting import fit_budget, record
+from tacache.lockstep import (
+    Fit,
     FunctionRuns,
     Problem,
     choose_weights,
-    fit_budget,
+    is_better,
     lock_step,
-    record,
     solve_weights,
 )
 
@@ -410,13 +411,13 @@ def test_a_search_does_not_lose_to_its_start(flow):
 
 def test_a_move_must_help_held_out_samples():
     fits = [
-        module.Fit((0,), ((1.0,),), (), (), dict(enumerate(drifts)))
+        Fit((0,), ((1.0,),), (), (), dict(enumerate(drifts)))
         for drifts in ([1.0, 1.0, 1.0, 1.0], [1.1, 0.5, 0.5, 0.5], [0.9, 0.5, 0.5, 0.6])
     ]
-    assert not module._is_better(fits[1], fits[0], held_out=1)
-    assert module._is_better(fits[2], fits[0], held_out=1)
+    assert not is_better(fits[1], fits[0], held_out=1)
+    assert is_better(fits[2], fits[0], held_out=1)
     noisy = fits[0]._replace(drift={0: 0.5, 1: 1.9, 2: 0.8, 3: 1.1})
-    assert not module._is_better(noisy, fits[0], held_out=1)  # less than chance
+    assert not is_better(noisy, fits[0], held_out=1)  # less than chance
 
 
 def test_the_same_again(flow):

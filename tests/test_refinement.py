@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from tacache import fit_plan, sample, time_grid
-from tacache.fitting import FunctionRuns, Problem, lock_step, record
+from tacache.fitting import record
 from tacache.flows import GaussianMixtureFlow
+from tacache.lockstep import FunctionRuns, Problem, lock_step
 from tacache.plan import Plan
 from tacache.refinement import DAMPINGS, follow, refine
 

@@ -7,22 +7,21 @@ that follow; changing each weight a little and running on says how.
 import numpy as np
 from torch import Tensor
 
-from tacache.fitting import (
+from tacache.lockstep import (
     FLOOR,
     Fit,
     Problem,
-    _drift,
-    _evaluated,
-    _inverse,
-    _is_better,
-    _log_drift,
-    _mean,
+    Weights,
+    drift_of,
+    evaluated,
+    inverse_shares,
+    is_better,
+    log_drift,
+    mean,
 )
 from tacache.placement import Floats, as_columns
 from tacache.rules import weighted_sum
 from tacache.velocity import euler
-
-Weights = tuple[tuple[float, ...], ...]
 
 CHANGE = 1e-2  # of a weight
 DAMPINGS = (1.0, 0.1, 0.01)  # of the normal equations' diagonal
@@ -44,11 +43,11 @@ def follow(
     for i in range(first, len(anchors)):
         n, m = anchors[i], (*anchors, len(runs.times) - 1)[i + 1]
         if i == len(velocities):
-            velocities.append(_evaluated(problem, states[i], n))
+            velocities.append(evaluated(problem, states[i], n))
         basis = velocities[i::-1][: len(weights[i])]
         average = weighted_sum(basis, weights[i]).to(velocities[i].dtype)
         states.append(euler(states[i], average, runs.times[n], runs.times[m]))
-    drift = _drift(problem, states[-1])
+    drift = drift_of(problem, states[-1])
     return Fit(anchors, weights, tuple(states), tuple(velocities), drift)
 
 
@@ -74,9 +73,9 @@ def refine(problem: Problem, fit: Fit, budget: int) -> tuple[Weights, int]:
     spent = len(learned.samples) * slopes + len(tried.samples) * trial
     products = _slopes(learned, _part(fit, problem, learned))
     fits = [follow(tried, fit.anchors, _stepped(fit.weights, products, d)) for d in DAMPINGS]
-    best = min(fits, key=lambda one: _mean(_log_drift(one)))
+    best = min(fits, key=lambda one: mean(log_drift(one)))
     now = fit._replace(drift={i: fit.drift[i] for i in tried.samples})
-    return (best.weights if _is_better(best, now, held_out) else fit.weights), spent
+    return (best.weights if is_better(best, now, held_out) else fit.weights), spent
 
 
 def needed(samples: int, held_out: int, evaluations: int) -> int:
@@ -117,7 +116,7 @@ def _slopes(problem: Problem, start: Fit) -> Floats:
 def _stepped(weights: Weights, products: Floats, damping: float) -> Weights:
     """The weights after a damped step, samples weighted by their error before it."""
     error = products[:, -1, -1]
-    share = _inverse(error + FLOOR * error.mean())
+    share = inverse_shares(error + FLOOR * error.mean())
     matrix = np.einsum("s,sij->ij", share, products[:, :-1, :-1])
     vector = share @ products[:, :-1, -1]
     floor = max(1e-12 * float(np.diag(matrix).max()), np.finfo(np.float64).tiny)

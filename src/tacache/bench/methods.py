@@ -157,9 +157,9 @@ class FittedPlan(Followed):
 
     def fit(self, recording: Recording, lesson: Lesson, evaluations: int) -> Plan:
         """The one place that knows how plans are fitted."""
-        from tacache import fitting
+        from tacache import fitting, lockstep
 
-        runs = fitting.FunctionRuns(
+        runs = lockstep.FunctionRuns(
             recording.velocity, recording.noise, recording.times, recording.condition
         )
         runs.breaks = lesson.caller.breaks

@@ -87,7 +87,7 @@ def fit(
 
     tacache fit black-forest-labs/FLUX.1-dev --psnr 35 --guidance 3.5 -o flux
     """
-    from tacache.diffusers.fitting import fit_plans
+    from tacache.diffusers.fitting import fit_plans, share_of
     from tacache.diffusers.loading import Loading, load_pipeline
     from tacache.diffusers.processes import Processes
 
@@ -115,8 +115,7 @@ def fit(
         )
     if Processes.current().rank == 0:
         _write(plans, target, psnr, as_json)
-    for file in kept.parent.glob(f"{kept.name}*"):
-        file.unlink(missing_ok=True)
+    share_of(kept, Processes.current()).unlink(missing_ok=True)
 
 
 def _budgets(

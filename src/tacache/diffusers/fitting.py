@@ -1,6 +1,7 @@
 """Fitted plans of a pipeline: its calls are held in their loops, and walk in lock-step."""
 
 import inspect
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,7 +19,8 @@ from tacache.diffusers.host import applied, plain_scheduler, without_plan
 from tacache.diffusers.processes import Processes, Together
 from tacache.diffusers.runs import Run, check_call_names, plan_runs, run_arguments
 from tacache.errors import HostError
-from tacache.fitting import check_budget, check_finite, fit_budget, held_out_of, record
+from tacache.fitting import check_budget, fit_budget, held_out_of, record
+from tacache.lockstep import check_finite
 from tacache.metrics import psnr
 from tacache.plan import Plan
 from tacache.prompts import as_prompts, fingerprint
@@ -93,7 +95,7 @@ def fit_plans(
         for budget in evaluations:
             measuring = held_out_of(runs.total) * budget
             check_budget(runs, budget, history, max_evaluations, measuring)
-        path = None if resume is None else _share_of(Path(resume), processes)
+        path = None if resume is None else share_of(Path(resume), processes)
         reference = record(runs, resume=path, progress=show)
         plans = [
             fit_budget(
@@ -260,6 +262,8 @@ def _certified(pipe: Any, plan: Plan, runs: PipelineRuns, pictures: Mapping[int,
         with _named(runs.jobs[i]), without_plan(pipe), following, _quiet(pipe):
             made = _pixels(pipe(**_with_pixels(pipe, run_arguments(runs.jobs[i], call))))
         found[i] = float(psnr(picture, made).mean())
+        if math.isnan(found[i]):
+            raise HostError(f"{runs.jobs[i]}: the decoded pictures are not numbers")
     everyone = runs.gathered(found)
     assert plan.certificate is not None
     spent = plan.certificate.evaluations_spent + len(everyone) * plan.evaluations
@@ -300,6 +304,6 @@ def _quiet(pipe: Any) -> Iterator[None]:
         pipe._progress_bar_config = before
 
 
-def _share_of(path: Path, processes: Processes) -> Path:
+def share_of(path: Path, processes: Processes) -> Path:
     """A file of this process's own."""
     return path if processes.count == 1 else path.with_name(f"{path.name}.{processes.rank}")
