@@ -79,7 +79,7 @@ def test_the_plan_applies_and_its_certificate_is_what_one_measures(name, caplog)
     assert found.evaluations == BUDGET
     certificate = found.certificate
     assert certificate.held_out == 1
-    spent = 4 * (STEPS + BUDGET) + 2 * PROBES + BUDGET  # the last to measure the PSNR
+    spent = 4 * (STEPS + BUDGET) + 4 * PROBES + BUDGET  # the last to measure the PSNR
     assert certificate.evaluations_spent == spent
     assert len(calls) == spent * tiny.calls_per_step
     with applied(pipe, found):
@@ -87,7 +87,8 @@ def test_the_plan_applies_and_its_certificate_is_what_one_measures(name, caplog)
     assert certificate.psnr == pytest.approx(decibels(full, made), abs=0.01)
     assert found.host.pipeline == type(pipe).__name__
     assert found.host.prompts_sha256 is not None
-    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+    ours = [r for r in caplog.records if r.name.startswith("tacache")]
+    assert not [r for r in ours if r.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize("name", ["flux", "wan-euler"])
@@ -151,11 +152,11 @@ def test_several_budgets_share_their_full_runs(flux, plan):
         found = fit_plans(flux, PROMPTS, search=False, **call)
     assert [one.evaluations for one in found] == [3, BUDGET]
     assert found[1] == plan
-    assert len(calls) == 4 * STEPS + 2 * PROBES + (4 + 1) * (3 + BUDGET)
+    assert len(calls) == 4 * STEPS + 4 * PROBES + (4 + 1) * (3 + BUDGET)
 
 
 def test_a_search_stays_within_its_limit(flux):
-    least = 4 * (STEPS + BUDGET) + 2 * PROBES + BUDGET
+    least = 4 * (STEPS + BUDGET) + 4 * PROBES + BUDGET
     for most in (least, least + 12, least + 36, least + 100):  # a start takes 16
         with counted(flux, FLUX.denoisers) as calls:
             found = fit_plan(flux, PROMPTS, **call_for(max_evaluations=most))
@@ -173,7 +174,7 @@ def test_seeds_are_samples(flux):
 def test_latents_have_no_psnr(flux):
     found = fit_plan(flux, PROMPTS, search=False, **call_for(output_type="latent"))
     assert found.certificate.psnr is None
-    assert found.certificate.evaluations_spent == 4 * (STEPS + BUDGET) + 2 * PROBES
+    assert found.certificate.evaluations_spent == 4 * (STEPS + BUDGET) + 4 * PROBES
 
 
 def test_a_plan_that_is_applied_meanwhile_changes_nothing(flux, plan):

@@ -18,6 +18,7 @@ from tacache import (
     fit_plan,
     make_plan,
     sample,
+    searching,
     time_grid,
 )
 from tacache import fitting as module
@@ -290,7 +291,7 @@ def test_no_velocity_from_before_a_break_is_used():
     with pytest.raises(PlanError, match="1 evaluations are impossible: 16 steps take 2 to 16"):
         module.check_budget(runs, 1, 4, 3000)
     problem = Problem(runs, reference, 4, list(range(8)))
-    moves = [module._moved((0, 3, 6, 7), j, by, problem) for j in (1, 2, 3) for by in (1, -1)]
+    moves = [searching._moved((0, 3, 6, 7), j, by, problem) for j in (1, 2, 3) for by in (1, -1)]
     assert moves == [(0, 4, 6, 7), (0, 2, 6, 7), None, None, (0, 3, 6, 8), None]
 
 

@@ -121,6 +121,13 @@ def test_the_budget_asked_is_the_budget_given(z, max_skip, ratio):
             assert found.tau_d == pytest.approx(ratio * found.tau_k, rel=1e-12)
 
 
+def test_the_largest_sum_survives_the_division_by_a_ratio():
+    """3.75 * ratio / ratio is less than 3.75 in floating point."""
+    magnitude = [0.0] * 5 + [0.75, 1.0, 1.0, 1.0, 1.0, 2.0]
+    found = schedule_for(magnitude, [0.0] * 11, evaluations=2, max_skip=10, ratio=38.46269522939581)
+    assert found.anchors == (0, 1)
+
+
 @pytest.mark.parametrize("ratio", [None, 10.0, 3.0, 0.1])
 @pytest.mark.parametrize(
     "z",

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,14 +18,11 @@ from tacache.decomposition import norm
 from tacache.errors import PlanError
 from tacache.grid import break_steps
 from tacache.lockstep import (
-    Fit,
     FunctionRuns,
     Problem,
     Reference,
     Runs,
-    is_better,
     lock_step,
-    log_drift,
     mean,
 )
 from tacache.placement import (
@@ -40,14 +36,13 @@ from tacache.plan import Certificate, Plan
 from tacache.profile import Host
 from tacache.progress import track
 from tacache.refinement import follow, needed, refine
+from tacache.searching import Tries, search_anchors
 from tacache.velocity import Condition, Velocity, euler
 
-PROBES, PROBED = (0.1, 0.3, 0.55, 0.8), 2  # where, and on how many samples, growth is measured
+PROBES, PROBED = (0.1, 0.3, 0.55, 0.8), 4  # where, and on how many samples, growth is measured
 PROBE_SKIP = 0.06  # of the steps: the probed error is that of reusing a velocity for so long
-POWERS = (1.0, 0.5, 1.5, 2.5)  # of the measured growth, each a start of the search
 KEEP_EVERY = 10  # steps
-SEARCHED = 8  # samples that are run while searching
-STEPS = (1, -1, 2, -2)
+TRIES = 4  # fits of all samples that come before a refinement
 
 
 @torch.no_grad()
@@ -134,6 +129,16 @@ def record(runs: Runs, *, resume: Path | None = None, progress: bool = False) ->
     )
 
 
+def forget(resume: Path, budgets: Iterable[int]) -> None:
+    """Delete what fits of these budgets have kept to go on from."""
+    for path in (resume, *(_tries_file(resume, budget) for budget in budgets)):
+        path.unlink(missing_ok=True)
+
+
+def _tries_file(resume: Path, budget: int) -> Path:
+    return resume.with_name(f"{resume.name}.search-{budget}")
+
+
 def held_out_of(total: int) -> int:
     """How many samples judge a fit: a quarter, at least one."""
     return max(1, total // 4)
@@ -166,29 +171,35 @@ def fit_budget(
     *,
     history: int = 4,
     max_evaluations: int = 3000,
+    resume: Path | None = None,
     progress: bool = False,
 ) -> Plan:
-    """A plan for one budget; with too few evaluations left to search, the program's anchors."""
-    left = max_evaluations - reference.spent - runs.total * evaluations
-    anchors, spent = best_anchors(reference.errors, reference.growth, evaluations), 0
+    """A plan for one budget; with too few evaluations left to search, the program's anchors.
+
+    `resume` is the file that keeps the full runs; the search keeps what it finds beside it.
+    """
+    path = resume and _tries_file(resume, evaluations)
     problem = Problem(runs, reference, history, list(range(runs.total)))
-    few = problem if runs.together else problem.of_first(SEARCHED)
-    if left >= len(few.samples) * evaluations:  # of one start
-        aside = needed(runs.total, reference.held_out, evaluations)
-        share = max(left - aside, left // 4, len(few.samples) * evaluations)
-        anchors, spent = search_anchors(few, evaluations, share, progress)
-    fit = lock_step(problem, anchors)
-    again = runs.total * evaluations  # for a look at all samples under other weights
-    weights, more = refine(problem, fit, left - spent - again)
+    once = runs.total * evaluations  # what one fit of all samples takes
+    left = max_evaluations - reference.spent
+    aside = needed(reference.held_out, evaluations) + once
+    tries = Tries(problem, left - aside if left - aside >= TRIES * once else left, path)
+    fit = search_anchors(tries, evaluations, progress)
+    if fit is None:
+        fit = lock_step(problem, best_anchors(reference.errors, reference.growth, evaluations))
+        spent = once
+    else:
+        fit, spent = tries.walked(fit), tries.budget - tries.left
+    weights, more = refine(problem, fit, left - spent - once)
     spent += more
     if weights != fit.weights:
-        fit, spent = follow(problem, anchors, weights), spent + again
+        fit, spent = follow(problem, fit.anchors, weights), spent + once
     judged = [fit.drift[i] for i in range(reference.held_out)]
     fitted = [fit.drift[i] for i in range(reference.held_out, runs.total)]
     return Plan(
         rule="fitted",
         times=runs.times,
-        anchors=anchors,
+        anchors=fit.anchors,
         weights=fit.weights,
         samples=runs.total - reference.held_out,
         breaks=runs.breaks,
@@ -200,62 +211,10 @@ def fit_budget(
             held_out=reference.held_out,
             drift=mean(judged),
             fit_drift=mean(fitted),
-            evaluations_spent=reference.spent + spent + runs.total * evaluations,
+            evaluations_spent=reference.spent + spent,
             date=date.today().isoformat(),
         ),
     )
-
-
-def search_anchors(
-    problem: Problem, evaluations: int, budget: int, progress: bool
-) -> tuple[tuple[int, ...], int]:
-    """The best of several starts, then moves of one anchor that help, while the budget lasts.
-
-    A move is kept if it lowers the log error by more than its standard error over the samples, and
-    that of the held-out ones as well. What precedes the moved anchor is not run again.
-    """
-    best, spent = _best_start(problem, evaluations, budget)
-    tried, settled = {best.anchors}, 0
-    order = list(range(evaluations - 1, 0, -1))  # late anchors first: they cost least
-    for number in track(range(20 * len(order)), "searching", progress):
-        j = order[number % len(order)]
-        moved = [_moved(best.anchors, j, by, problem) for by in STEPS]
-        before, cost = best, len(problem.samples) * (evaluations - j)
-        for anchors in moved:
-            if anchors is None or anchors in tried or spent + cost > budget:
-                continue
-            tried.add(anchors)
-            spent += cost
-            fit = lock_step(problem, anchors, best, j - 1)
-            if is_better(fit, best, problem.reference.held_out):
-                best = fit
-                break
-        settled = 0 if best is not before else settled + 1
-        if settled == len(order) or spent + len(problem.samples) > budget:
-            break
-    return best.anchors, spent
-
-
-def _best_start(problem: Problem, evaluations: int, budget: int) -> tuple[Fit, int]:
-    """The best of the dynamic program's anchors for several powers of the measured growth."""
-    reference, cost = problem.reference, len(problem.samples) * evaluations
-    starts = dict.fromkeys(
-        best_anchors(reference.errors, np.power(reference.growth, power).tolist(), evaluations)
-        for power in POWERS
-    )
-    fits: list[Fit] = []
-    for anchors in starts:
-        if not fits or (len(fits) + 1) * cost <= budget:
-            fits.append(lock_step(problem, anchors))
-    return min(fits, key=lambda fit: mean(log_drift(fit))), cost * len(fits)
-
-
-def _moved(anchors: tuple[int, ...], j: int, by: int, problem: Problem) -> tuple[int, ...] | None:
-    """The anchors with number j moved; None where it would meet another, or had to stay."""
-    n, steps = anchors[j] + by, len(problem.runs.times) - 1
-    if anchors[j] in problem.parts or not anchors[j - 1] < n < (*anchors, steps)[j + 1]:
-        return None
-    return (*anchors[:j], n, *anchors[j + 1 :])
 
 
 def _growth(runs: Runs, states: Tensor, progress: bool) -> list[float]:

@@ -122,13 +122,6 @@ class Problem(NamedTuple):
     history: int
     samples: list[int]
 
-    def of_first(self, count: int) -> "Problem":
-        """Some of the held-out samples with some of the others, half and half where possible."""
-        held_out = self.reference.held_out
-        judges = self.samples[: min(held_out, count // 2)]
-        others = [i for i in self.samples if i >= held_out][: count - len(judges)]
-        return self._replace(samples=[*judges, *others])
-
     @property
     def mine(self) -> list[int]:
         """Positions of these samples in this process."""

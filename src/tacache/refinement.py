@@ -25,7 +25,7 @@ from tacache.velocity import euler
 
 CHANGE = 1e-2  # of a weight
 DAMPINGS = (1.0, 0.1, 0.01)  # of the normal equations' diagonal
-FEWEST, USED = 3, 6  # samples to learn from: at least, and what is set aside for
+FEWEST = 3  # samples to learn from
 USUAL = 2.5  # weights an interval
 
 
@@ -78,11 +78,11 @@ def refine(problem: Problem, fit: Fit, budget: int) -> tuple[Weights, int]:
     return (best.weights if is_better(best, now, held_out) else fit.weights), spent
 
 
-def needed(samples: int, held_out: int, evaluations: int) -> int:
-    """About what refining takes, with a few weights an interval and a few samples."""
+def needed(held_out: int, evaluations: int) -> int:
+    """About the least that refining takes, with a few weights an interval."""
     slopes = round(USUAL * evaluations * (evaluations - 1) / 2)
     trial = len(DAMPINGS) * evaluations
-    return min(USED, samples - held_out) * (slopes + trial) + (held_out + samples) * trial
+    return FEWEST * (slopes + trial) + held_out * trial
 
 
 def _part(fit: Fit, problem: Problem, wanted: Problem) -> Fit:

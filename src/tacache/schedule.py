@@ -178,6 +178,7 @@ def _best_pair(
         batches = list(_candidates(k_sums, limit)[:, None])
     else:
         d_taus = _candidates(np.concatenate([d_sums, ratio * k_sums]), limit)
+        d_taus[-1] *= 1 + 1e-12  # divided by the ratio it must still admit the largest sum
         batches = [d_taus / ratio]
     d_tables = _longest(d_sums, d_taus)
     best, best_rank = None, (0, 0.0)

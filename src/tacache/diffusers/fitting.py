@@ -105,6 +105,7 @@ def fit_plans(
                 history=history,
                 # what is left for the search when the plan has been measured
                 max_evaluations=max_evaluations - reference.held_out * budget if search else 0,
+                resume=path,
                 progress=show,
             )
             for budget in evaluations
