@@ -99,10 +99,10 @@ def literal(
 def fused(arc: Arc, plan: Plan, dtype: torch.dtype, device: str) -> Callable[[], torch.Tensor]:
     """The skip as one compiled function; its numbers come in tensors, so that it compiles once."""
 
-    def skip(v, w, along, across, p_along, p_across, growth, turn):  # type: ignore[no-untyped-def]
-        side = (along * p_across - across * p_along).sign() * turn
-        along, across = growth * along - side * across, growth * across + side * along
-        return (along * v + across * w).to(dtype)
+    def skip(base, p, along, across, turns, growth, turn):  # type: ignore[no-untyped-def]
+        turned = turns * along.abs()
+        along, across = growth * along - turn * along.sign() * across, growth * across
+        return (along * base + (across + turn * turned) * p).to(dtype)
 
     table = cycle(torch.tensor([plan.update(n) for n in range(1, 49)], device=device).unbind())
     compiled = torch.compile(skip, fullgraph=True)

@@ -9,9 +9,17 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacache import Stepper, sample
-from tacache.rules import start_arc
+from tacache.rules import start_arc, weighted_sum
 
 ANCHORS = (0, 1, 4, 5, 8, 13, 19)
+# What starts no kernel: views, and memory that is not filled.
+FREE = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("view", "_unsafe_view", "unsqueeze", "expand", "alias", "detach", "select", "slice"),
+        *("empty", "empty_like", "promote_types"),
+    )
+)
 WAITING = ("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal")
 
 
@@ -152,3 +160,72 @@ def test_history_does_not_grow_with_the_steps(profile):
                 stepper.velocity(x, lambda t=t: flow(x, t))
             gc.collect()
             assert memory.live <= (5 if rule == "fitted" else 2) * x.nbytes
+
+
+# --- launches
+
+
+class Launches(TorchDispatchMode):
+    """Counts the operations that start a kernel on a device."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run `func` and count it."""
+        if func._schema.name not in FREE:
+            self.names.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+def launches_of(call):
+    with Launches() as seen:
+        call()
+    return len(seen.names)
+
+
+def test_launches_are_counted():
+    x = torch.ones(4)
+    assert launches_of(lambda: (x + 1).mul_(2).reshape(2, 2).sum()) == 3
+
+
+# Half precision adds the conversions to float32 and back.
+@pytest.mark.parametrize(("dtype", "more"), [(torch.float32, 0), (torch.bfloat16, 1)])
+def test_a_skip_takes_few_launches(dtype, more):
+    v, v_previous = noise_of(2, (64,), dtype), noise_of(2, (64,), dtype, 1)
+    arc = start_arc(v, v_previous).advance(1.01, 0.1)
+    later = launches_of(lambda: arc.advance(1.01, 0.1).velocity().to(dtype))
+    assert later <= 8 + more
+    start = launches_of(lambda: start_arc(v, v_previous))
+    assert start <= 17 + more
+
+
+@pytest.mark.parametrize(("dtype", "more"), [(torch.float32, 0), (torch.bfloat16, 2)])
+def test_a_fitted_interval_is_one_weighted_sum(dtype, more, profile):
+    velocities = [noise_of(2, (64,), dtype, seed) for seed in range(4)]
+    weights = (1.6, -0.9, 0.4, -0.1)
+    assert launches_of(lambda: weighted_sum(velocities, weights).to(dtype)) <= 4 + more
+    # A jump copies what it keeps, and nothing else; the skipped steps cost nothing at all.
+    stepper, x = Stepper(plan_with("fitted", profile, ANCHORS)), velocities[0]
+    for _ in range(3):
+        stepper.jump(x, lambda: x)
+    assert stepper.step == 5
+    assert launches_of(lambda: stepper.jump(x, lambda: x)) <= 1 + 3 + more
+    assert stepper.step == 8
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_while_the_model_runs_only_evaluated_velocities_are_held(rule, profile):
+    # Arcs and averages of the interval before are gone when a diffusers pipeline runs its model.
+    plan, x = plan_with(rule, profile, ANCHORS), noise_of(2, dtype=torch.float32)
+    stepper, held = Stepper(plan), []
+    kept = {"tasu": 2, "direction": 2, "fitted": 3}.get(rule, 1)
+    gc.collect()
+    with LiveMemory(at_least=x.nbytes // 2) as memory:
+        while stepper.step < plan.steps:
+            if stepper.evaluates:
+                held.append(memory.live)
+            stepper.velocity(x, lambda: x)
+        assert max(held) == kept * x.nbytes
+        assert memory.live == 0  # and nothing is held when a decoder runs

@@ -2,7 +2,8 @@
 
 `init_direction`, `realign` and `advance` are the paper's TASU, equation by equation. They never
 leave the plane of two vectors, so the same recursion also runs on coordinates in it (`Arc`): after
-one preparation per interval a skipped step is a single weighted sum of two stored tensors.
+one preparation per interval a skipped step is a single weighted sum of two stored tensors. On a
+device what it costs is launches: `tests/test_stepping_cost.py` counts them.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tacache.decomposition import divide, norm, orthogonal_part, share, working_dtype
+from tacache.decomposition import divide, dot, norm, orthogonal_part, working_dtype
 
 # rule -> which of the profile's two indicators it uses (magnitude, direction)
 PROFILE_RULES = {
@@ -60,43 +61,52 @@ def weighted_sum(velocities: Sequence[Tensor], weights: Sequence[float]) -> Tens
 
 
 class Arc(NamedTuple):
-    """A TASU interval as a path in the plane of its anchor velocity `v` and its direction p.
+    """A TASU interval as a path in the plane of the last two evaluated velocities.
 
-    With w the part of p orthogonal to v, scaled to |v|, every reconstruction is along * v +
-    across * w. Turned by a right angle it is -across * v + along * w, of the same norm; eq. 12 is
-    that direction, or its opposite where p lies on the other side. So eq. 13 only changes the two
-    numbers of each sample. A sample without a direction has p = 0 and no side: it only grows.
+    The direction p (eq. 11) is orthogonal to the earlier velocity, `base`. With `p` scaled to its
+    length, every reconstruction is along * base + across * p, and eq. 12 is that vector turned by a
+    right angle towards p: (-across, along) times the sign of `along`. So eq. 13 only changes the
+    two numbers of each sample. A sample without a direction has turns = across = 0: it only grows.
     """
 
-    v: Tensor
-    w: Tensor
+    base: Tensor
+    p: Tensor
     along: Tensor
     across: Tensor
-    p_along: Tensor
-    p_across: Tensor
+    turns: Tensor
 
     def advance(self, growth: float, turn: float) -> "Arc":
-        """The next point of the recursion (eq. 12-13), without touching the tensors v and w."""
-        side = torch.addcmul(self.along * self.p_across, self.across, self.p_along, value=-1).sign()
+        """The next point of the recursion (eq. 12-13), without touching the tensors base and p."""
+        grown, side = growth * self.across, self.along.sign()
         return self._replace(
             along=torch.addcmul(growth * self.along, side, self.across, value=-turn),
-            across=torch.addcmul(growth * self.across, side, self.along, value=turn),
+            across=grown.addcmul_(self.turns, self.along.abs(), value=turn),
         )
 
     def velocity(self) -> Tensor:
         """The reconstructed velocity at the current point, in working precision."""
-        return (self.along * self.v).addcmul_(self.across, self.w)
+        return (self.along * self.base).addcmul_(self.across, self.p)
 
 
 def start_arc(v: Tensor, v_previous: Tensor | None) -> Arc:
-    """The arc that leaves anchor velocity `v`; without an earlier velocity it has no direction."""
-    size = norm(v)
-    one, zero = torch.ones_like(size), torch.zeros_like(size)
+    """The arc that leaves anchor velocity `v`; without an earlier velocity it has no direction.
+
+    v is v_previous, `along` times, and p; what follows are numbers of |v_previous|. On a device
+    every line is a launch or two, so there are few of them.
+    """
+    dtype = working_dtype(v)
     if v_previous is None:
-        return Arc(v, torch.zeros_like(v, dtype=size.dtype), one, zero, zero, zero)
-    p = init_direction(v, v_previous)
-    p_along = share(p, along=v)
-    w = torch.addcmul(p, p_along, v, value=-1)
-    strength = norm(w)
-    strength = strength * _is_meant(strength, norm(p))
-    return Arc(v, w.mul_(divide(size, strength)), one, zero, p_along, divide(strength, size))
+        one = torch.ones(len(v), *[1] * (v.ndim - 1), dtype=dtype, device=v.device)
+        zero = torch.zeros_like(one)
+        return Arc(v, zero, one, zero, zero)
+    limits = torch.finfo(dtype)
+    earlier = v_previous.to(dtype)
+    square = dot(earlier, earlier).clamp_min_(limits.tiny)  # of the zero vector: anything but zero
+    along = dot(earlier, v).div_(square)
+    p = torch.addcmul(v, along, earlier, value=-1)
+    across = norm(p).div_(square.sqrt_()).clamp_min_(limits.eps**2)
+    p.div_(across)
+    # As in `_is_meant`, |v| being |along| times |v_previous| where p is rounding.
+    meant = torch.add(across, along.abs(), alpha=-8 * limits.eps) > 8 * limits.eps
+    across.mul_(meant)
+    return Arc(v_previous, p, along, across, across.sign())

@@ -45,22 +45,9 @@ class Stepper:
 
     def velocity(self, x: Tensor, evaluate: Callable[[], Tensor]) -> Tensor:
         """The velocity to take this step with; `evaluate` is called at anchors only."""
-        if self.step >= self.plan.steps:
-            raise HostError(
-                f"all {self.plan.steps} steps of the plan are done: call reset() before a new run"
-            )
-        if self.step in self._breaks:
-            self.forget()
-        if self.evaluates:
-            v = self._anchor(check_velocity(evaluate(), x))
-        elif not self._history:
-            raise HostError(
-                f"step {self.step} is no anchor and no velocity was evaluated before it"
-            )
-        else:
-            v = self._skip(x)
-        self.step += 1
-        return v
+        v = self._current(x, evaluate)
+        self._move_to(self.step + 1)
+        return v.clone() if v is self._average else v
 
     def jump(self, x: Tensor, evaluate: Callable[[], Tensor]) -> Tensor:
         """The average velocity from this anchor to the next, where the stepper then stands.
@@ -69,27 +56,53 @@ class Stepper:
         """
         if self.plan.weights is None or not self.evaluates:
             raise HostError("only a fitted plan jumps, and only from an anchor")
-        v = self.velocity(x, evaluate)
-        later = (n for n in self.plan.anchors if n >= self.step)
-        self.step = next(later, self.plan.steps)
+        v = self._current(x, evaluate)
+        later = (n for n in self.plan.anchors if n > self.step)
+        self._move_to(next(later, self.plan.steps))
         return v
+
+    def _current(self, x: Tensor, evaluate: Callable[[], Tensor]) -> Tensor:
+        """The velocity of the step where the stepper stands."""
+        if self.step >= self.plan.steps:
+            raise HostError(
+                f"all {self.plan.steps} steps of the plan are done: call reset() before a new run"
+            )
+        if self.step in self._breaks:
+            self.forget()
+        if self.evaluates:
+            return self._anchor(check_velocity(evaluate(), x))
+        if not self._history:
+            raise HostError(
+                f"step {self.step} is no anchor and no velocity was evaluated before it"
+            )
+        return self._skip(x)
+
+    def _move_to(self, step: int) -> None:
+        """Stand at `step`: before the model or a decoder runs, only evaluated velocities are kept.
+
+        After the last step there is no need for those either.
+        """
+        self.step = step
+        if step >= self.plan.steps:
+            self.forget()
+        elif self.evaluates:
+            self._arc = self._average = None
 
     def _anchor(self, v: Tensor) -> Tensor:
         # A copy, since the caller may write into v, and a CUDA graph will.
         self._history = (v.clone(), *self._history[: self._kept - 1])
-        self._arc = None
         if self.plan.weights is None:
             return v
         weights = self.plan.weights[self.plan.anchors.index(self.step)]
         if len(weights) > len(self._history):  # the history was dropped: reuse until it is back
             weights = (1.0,)
         self._average = weighted_sum(self._history[: len(weights)], weights).to(v.dtype)
-        return self._average.clone()
+        return self._average
 
     def _skip(self, x: Tensor) -> Tensor:
         latest = check_velocity(self._history[0], x)
         if self._average is not None:
-            return self._average.clone()
+            return self._average
         if self.plan.rule == "reuse":
             return latest.clone()
         growth, turn = self.plan.update(self.step - 1)

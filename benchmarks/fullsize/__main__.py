@@ -1,0 +1,196 @@
+"""Measure pipelines at full size, and make tables of the records.
+
+    python -m benchmarks.fullsize measure --models flux -o benchmarks/results/fullsize.jsonl
+    python -m benchmarks.fullsize table benchmarks/results/fullsize.jsonl
+
+What is in the file already is left out, so a run that was stopped goes on where it was.
+"""
+
+import argparse
+import gc
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+
+from benchmarks.fullsize import tables
+from benchmarks.fullsize.measuring import (
+    Bench,
+    measure_fit,
+    measure_run,
+    measure_stepping,
+    measure_waiting,
+    stepping,
+)
+from benchmarks.fullsize.methods import METHODS
+from benchmarks.fullsize.models import MODELS, Built, build
+from benchmarks.fullsize.records import Record, Records, device_name, read, versions
+from benchmarks.fullsize.timing import Clock, probe
+from tacache.errors import TACacheError
+
+WHATS = ("run", "stepping", "waiting", "fit")
+
+
+class Job(NamedTuple):
+    """One measurement: the key of its record and what makes it."""
+
+    what: str
+    method: str
+    budget: int | None
+    measure: Callable[[Bench], dict[str, Any]]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse and do."""
+    given = sys.argv[1:] if arguments is None else arguments
+    options = parser().parse_args(given, argparse.Namespace(given=" ".join(given)))
+    if options.command == "table":
+        make = tables.summary if options.summary else tables.render
+        rendered = make(read(options.records))
+        if options.write is None:
+            print(rendered)
+        else:
+            tables.write(options.write, rendered)
+        return
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    measure(options)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        prog="benchmarks.fullsize",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("measure", help="append records")
+    one.add_argument("-o", "--out", type=Path, required=True, help="the file of records")
+    one.add_argument("--models", nargs="+", choices=MODELS, default=["flux", "wan"])
+    one.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    one.add_argument("--what", nargs="+", choices=WHATS, default=list(WHATS[:3]))
+    one.add_argument("--budgets", nargs="+", type=int, default=[13, 7])
+    one.add_argument("--steps", type=int, default=50)
+    one.add_argument("--repeats", type=int, default=3, help="whole runs by a method")
+    one.add_argument("--full-repeats", type=int, default=1, help="whole runs of full steps")
+    one.add_argument("--output", choices=("pt", "latent"), default="pt", help="decode, or not")
+    one.add_argument("--compile", action="store_true", help="with torch.compile, block by block")
+    one.add_argument("--fit-samples", type=int, default=8)
+    one.add_argument("--search", action="store_true", help="fit with a search of the anchors")
+    one.add_argument("--seconds", type=float, default=500, help="begin nothing after this long")
+    one.add_argument("--tiny", action="store_true", help="the same classes, small: for tests")
+    one.add_argument("--threads", type=int, help="of torch on the processor")
+    two = commands.add_parser("table", help="tables of a file of records, in markdown")
+    two.add_argument("records", type=Path)
+    two.add_argument("--summary", action="store_true", help="one short table, for the README")
+    two.add_argument("--write", type=Path, help="a document with markers to put them in")
+    return top
+
+
+def measure(options: argparse.Namespace) -> None:
+    """All measurements of all models that are not in the file, until time is up."""
+    deadline = time.monotonic() + options.seconds
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    records = Records(options.out)
+    for name in options.models:
+        todo = [job for job in jobs(options) if not records.has(key(options, name, job, device))]
+        if not todo or time.monotonic() > deadline:
+            say(f"{name}: {len(todo)} measurements left")
+            continue
+        started = time.perf_counter()
+        built = build(name, device, tiny=options.tiny)
+        bench = prepare(built, options)
+        say(f"{name}: built and warm in {time.perf_counter() - started:.1f} s")
+        for i, job in enumerate(todo):
+            if time.monotonic() > deadline:
+                say(f"{name}: time is up, {len(todo) - i} measurements left")
+                break
+            known = key(options, name, job, device)
+            records.add(one_record(bench, job, known) | {"command": options.given})
+        del built, bench
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def prepare(built: Built, options: argparse.Namespace) -> Bench:
+    """The model's bench, warm; the run's noise levels are read off its first steps."""
+    clock = Clock(built.device)
+    seen = probe(built, clock, options.steps)
+    for way in stepping(seen.latent).values():
+        way()
+    return Bench(
+        built, clock, seen, options.repeats, options.full_repeats, options.compile, options.output
+    )
+
+
+def jobs(options: argparse.Namespace) -> Iterator[Job]:
+    """The measurements that are asked for, the dearest to us first."""
+    if "run" in options.what:
+        for method in (name for name in METHODS if name in options.methods):
+            for budget in [None] if method == "full" else options.budgets:
+                run = _run_of(method, budget or options.steps)
+                yield Job("run", method, budget, run)
+    if "stepping" in options.what and not options.compile:
+        yield Job("stepping", "", None, measure_stepping)
+    if "waiting" in options.what and not options.compile:
+        yield Job("waiting", "tasu", None, measure_waiting)
+    if "fit" in options.what:
+        for budget in options.budgets:
+            yield Job("fit", "fitted", budget, _fit_of(budget, options))
+
+
+def _run_of(method: str, budget: int) -> Callable[[Bench], dict[str, Any]]:
+    return lambda bench: measure_run(bench, method, budget)
+
+
+def _fit_of(budget: int, options: argparse.Namespace) -> Callable[[Bench], dict[str, Any]]:
+    samples, search, out = options.fit_samples, options.search, options.out
+    return lambda bench: measure_fit(bench, budget, samples, search, out)
+
+
+def key(options: argparse.Namespace, name: str, job: Job, device: torch.device) -> Record:
+    """The part of a record that says which measurement it is."""
+    return {
+        "model": name,
+        "mode": "compiled" if options.compile else "eager",
+        "what": job.what,
+        "method": job.method,
+        "budget": job.budget,
+        "steps": options.steps,
+        "device": device_name(device) + (", tiny" if options.tiny else ""),
+    }
+
+
+def one_record(bench: Bench, job: Job, known: Record) -> Record:
+    """A measurement's record; what fails is recorded with its reason, and tried again next time."""
+    label = " ".join(str(known[name]) for name in ("model", "mode", "what", "method", "budget"))
+    started = time.perf_counter()
+    try:
+        found = job.measure(bench)
+    except Exception as error:  # a rival that fails on a model must not end the session
+        if not isinstance(error, TACacheError | ImportError):
+            traceback.print_exc(file=sys.stderr)
+        found = {"error": f"{type(error).__name__}: {error}"}
+    spent = time.perf_counter() - started
+    say(f"{label}: {spent:.1f} s {found.get('error', '')}")
+    gc.collect()  # what is freed stays with the allocator: a first step must not wait for more
+    about = {"spent_seconds": round(spent, 2), "note": bench.built.model.note}
+    return {**known, **found, **about, "versions": versions()}
+
+
+def say(line: str) -> None:
+    """A line of progress, at once."""
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""What is measured of one pipeline: whole runs, skipped steps alone, waiting, and a fit."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.fullsize.methods import METHODS, RIVALS, Engaged, Task, counted, tasu_plan
+from benchmarks.fullsize.models import Built
+from benchmarks.fullsize.timing import Clock, Position, Probe, Timed, probe, spread, timed_run
+from benchmarks.fullsize.waiting import traced_waits, waits_in_steps
+from tacache.diffusers import applied, fit_plan
+from tacache.rules import start_arc, weighted_sum
+
+MICRO = 1e6
+TRACE_STEPS, TRACE_BUDGET = 8, 4
+PLANNED = frozenset(METHODS) - frozenset(RIVALS)  # these leave the transformer as it is
+
+
+class Bench(NamedTuple):
+    """A model on a device, what a first call showed, and how thoroughly to measure."""
+
+    built: Built
+    clock: Clock
+    seen: Probe
+    repeats: int
+    full_repeats: int
+    compiled: bool
+    output: str
+
+    @property
+    def steps(self) -> int:
+        """N."""
+        return len(self.seen.times) - 1
+
+
+def measure_run(bench: Bench, method: str, budget: int) -> dict[str, Any]:
+    """Whole calls by a method: the loop, its parts, and memory."""
+    position, before = Position(), bench.clock.allocated()
+    task = Task(bench.built, bench.seen.times, budget, position)
+    with METHODS[method](task) as engaged, compiled_blocks(bench):
+        first = _compile(bench, position, method) if bench.compiled else 0.0
+        # A hook in a block would change what is compiled, so evaluations are counted in eager mode.
+        with nullcontext() if bench.compiled else counted(bench.built) as count:
+            repeats = bench.full_repeats if method == "full" else bench.repeats
+            output = bench.output if method in PLANNED else "latent"
+            runs = [
+                timed_run(bench.built, bench.clock, bench.steps, output=output, position=position)
+                for _ in range(repeats)
+            ]
+        plan = getattr(bench.built.pipe.scheduler, "run_plan", None)
+    if not all(run.latent.isfinite().all() for run in runs):
+        raise ArithmeticError("the run's latents are not finite")
+    evaluated = len(plan.anchors) if plan else len(engaged.anchors)
+    record: dict[str, Any] = {
+        "setting": engaged.setting,
+        "repeats": repeats,
+        "evaluations": evaluated,
+        "output": output,
+        "loop_seconds": spread([run.loop for run in runs]),
+        "total_seconds": spread([run.total for run in runs]),
+        "rest_seconds": spread([run.rest for run in runs]),
+        **_memory(runs, before),
+        **_parts(runs, engaged, None if plan is None else plan.intervals, bench.seen.step),
+    }
+    if count is not None:
+        record["evaluations"] = count.calls / bench.built.model.passes / len(runs)
+    if bench.compiled:
+        record["compile_seconds"] = first
+    return record
+
+
+def _compile(bench: Bench, position: Position, method: str) -> float:
+    """Seconds of a first call: a whole run where a cache's other path must be compiled too."""
+    started = time.perf_counter()
+    if method in PLANNED:
+        probe(bench.built, bench.clock, bench.steps)
+    else:
+        timed_run(bench.built, bench.clock, bench.steps, position=position)
+    bench.clock.settle()
+    return time.perf_counter() - started
+
+
+def _memory(runs: Sequence[Timed], before: int) -> dict[str, Any]:
+    """What the runs took beyond what was allocated before the method was engaged."""
+    latent = runs[0].latent
+    return {
+        "peak_bytes": max(run.peak for run in runs) - before,
+        "held_bytes": max(run.held for run in runs) - before,
+        "latent_bytes": latent.nbytes,
+        "latent_shape": list(latent.shape),
+        "latent_dtype": str(latent.dtype).removeprefix("torch."),
+    }
+
+
+def _parts(
+    runs: Sequence[Timed], engaged: Engaged, intervals: Sequence[int] | None, plain_step: float
+) -> dict[str, Any]:
+    """Seconds of an evaluated iteration, and microseconds a skipped step adds.
+
+    With a plan skipped steps are within the scheduler's step: what it takes beyond the plain one's.
+    With a cache a skipped step is an iteration of the pipeline's loop.
+    """
+    if intervals is not None:
+        return {
+            "evaluated_seconds": spread([t for run in runs for t in run.iterations]),
+            "skip_us": spread(
+                [skip_seconds(run.steps, intervals, plain_step) for run in runs], MICRO
+            ),
+            "step_us": _by_length(runs, intervals),
+            "plain_step_us": MICRO * plain_step,
+        }
+    anchors = frozenset(engaged.anchors)
+    split: dict[bool, list[float]] = {True: [], False: []}
+    for run in runs:
+        for n, seconds in enumerate(run.iterations):
+            split[n in anchors].append(seconds)
+    parts: dict[str, Any] = {"evaluated_seconds": spread(split[True])}
+    if split[False]:
+        parts["skip_us"] = spread(split[False], MICRO)
+    return parts
+
+
+def skip_seconds(steps: Sequence[float], intervals: Sequence[int], plain_step: float) -> float:
+    """Seconds a skipped step: all the scheduler's steps beyond as many plain ones."""
+    skipped = sum(intervals) - len(intervals)
+    return (sum(steps) - len(steps) * plain_step) / max(skipped, 1)
+
+
+def _by_length(runs: Sequence[Timed], intervals: Sequence[int]) -> dict[str, float]:
+    """The scheduler's step in microseconds, by the length of its interval."""
+    times: dict[int, list[float]] = {}
+    for run in runs:
+        for seconds, length in zip(run.steps, intervals, strict=True):
+            times.setdefault(length, []).append(seconds)
+    return {str(n): MICRO * statistics.median(times[n]) for n in sorted(times)}
+
+
+def stepping(latent: torch.Tensor) -> dict[str, Callable[[], torch.Tensor]]:
+    """What a plan does beside the model, on latents like these; none of it alone is a run."""
+    v = torch.randn_like(latent)
+    v_previous = v + 0.05 * torch.randn_like(v)
+    arc = start_arc(v, v_previous).advance(1.01, 0.02)
+    history = [v, v_previous, v.clone(), v_previous.clone()]
+    return {
+        "one_pass": v.clone,
+        "first_skip": lambda: start_arc(v, v_previous).advance(1.01, 0.02).velocity().to(v.dtype),
+        "later_skip": lambda: arc.advance(1.01, 0.02).velocity().to(v.dtype),
+        "fitted_interval": lambda: weighted_sum(history, (1.6, -0.9, 0.4, -0.1)).to(v.dtype),
+    }
+
+
+def measure_stepping(bench: Bench) -> dict[str, Any]:
+    """Skipped steps alone, many in a row: here launching kernels is part of the time."""
+    latent, calls = bench.seen.latent, 100 if bench.clock.is_cuda else 5
+    us = {
+        f"{name}_us": spread(bench.clock.per_call(way, calls), MICRO)
+        for name, way in stepping(latent).items()
+    }
+    dtype = str(latent.dtype).removeprefix("torch.")
+    return {"repeats": 7, **us, "latent_shape": list(latent.shape), "latent_dtype": dtype}
+
+
+def measure_waiting(bench: Bench) -> dict[str, Any]:
+    """How often the host waits for the device, with full steps and with a plan."""
+    seen = probe(bench.built, bench.clock, TRACE_STEPS, evaluations=2)
+    with applied(bench.built.pipe, tasu_plan(seen.times, TRACE_BUDGET)):
+        planned_trace = traced_waits(bench.built, bench.clock, TRACE_STEPS)
+        planned_steps = waits_in_steps(bench.built, bench.clock, TRACE_STEPS)
+    evaluations = len(planned_steps)
+    plain_trace = traced_waits(bench.built, bench.clock, evaluations)
+    plain_steps = waits_in_steps(bench.built, bench.clock, evaluations)
+    return {
+        "repeats": 1,
+        "setting": {"steps": TRACE_STEPS, "evaluations": evaluations},
+        "trace": {"plain": plain_trace, "planned": planned_trace},
+        "steps_waiting": {"plain": plain_steps, "planned": planned_steps},
+    }
+
+
+def measure_fit(bench: Bench, budget: int, samples: int, search: bool, out: Path) -> dict[str, Any]:
+    """Wall-clock seconds from the first full-step run to a fitted plan, which is saved."""
+    started = time.perf_counter()
+    call = {key: value for key, value in bench.built.call.items() if key != "output_type"}
+    with compiled_blocks(bench):
+        plan = fit_plan(
+            bench.built.pipe,
+            None,
+            evaluations=budget,
+            num_inference_steps=bench.steps,
+            seeds=range(samples),
+            search=search,
+            progress=True,
+            output_type="latent",
+            **call,
+        )
+    bench.clock.settle()
+    seconds = time.perf_counter() - started
+    path = out.with_name(f"{bench.built.name}-{budget}.plan.json")
+    plan.save(path)
+    spent = None if plan.certificate is None else plan.certificate.evaluations_spent
+    setting = {"samples": samples, "search": search}
+    return {
+        "repeats": 1,
+        "setting": setting,
+        "seconds": spread([seconds]),
+        "evaluations_spent": spent,
+        "plan": path.name,
+    }
+
+
+@contextmanager
+def compiled_blocks(bench: Bench) -> Iterator[None]:
+    """Every transformer block compiled (regional compilation), where that is asked for."""
+    blocks = bench.built.blocks if bench.compiled else []
+    if blocks:  # with a cache's hooks a block is another function; all share one table of graphs
+        torch._dynamo.config.recompile_limit = 64
+    for block in blocks:
+        block.compile()
+    try:
+        yield
+    finally:
+        for block in blocks:
+            block._compiled_call_impl = None

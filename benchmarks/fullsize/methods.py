@@ -1,0 +1,280 @@
+"""Our plans and the rivals' caches, each at a schedule that evaluates as often as it is told.
+
+A method is a context manager: within it the pipeline is accelerated; it yields the steps that are
+evaluated and the setting that goes into the records. With random weights thresholds on residuals
+mean nothing, so every rival is told its steps by what its library offers for that.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+
+from benchmarks.fullsize.models import Built
+from benchmarks.fullsize.timing import Position
+from tacache import Plan, Profile, make_plan
+from tacache.diffusers import applied
+from tacache.errors import HostError
+
+ATTENTION = r"^(blocks|transformer_blocks|single_transformer_blocks)\.\d+\.attn\d?$"
+ROWS = ((1.0,), (1.25, -0.25), (1.5, -0.75, 0.25), (1.6, -0.9, 0.4, -0.1))
+
+
+class Task(NamedTuple):
+    """What a method is to accelerate: a run of these levels, by this many evaluations."""
+
+    built: Built
+    times: tuple[float, ...]
+    budget: int
+    position: Position
+
+    @property
+    def steps(self) -> int:
+        """N."""
+        return len(self.times) - 1
+
+
+class Engaged(NamedTuple):
+    """The evaluated steps of a run, and how the method was set."""
+
+    anchors: tuple[int, ...]
+    setting: dict[str, Any]
+
+
+Engage = Callable[[Task], AbstractContextManager[Engaged]]
+
+
+def even_anchors(steps: int, evaluations: int) -> tuple[int, ...]:
+    """Step 0 and 1, and the others spread evenly over the rest."""
+    if not 2 <= evaluations <= steps:
+        raise HostError(f"{evaluations} of {steps} steps: a budget is 2 up to the steps")
+    rest = [1 + round(i * (steps - 1) / (evaluations - 1)) for i in range(evaluations - 1)]
+    return (0, *rest)
+
+
+# --- ours -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def full(task: Task) -> Iterator[Engaged]:
+    """Every step evaluated: the pipeline as it is."""
+    yield Engaged(tuple(range(task.steps)), {})
+
+
+def tasu_plan(times: tuple[float, ...], budget: int) -> Plan:
+    """The paper's rule at rates that stay the same: speed does not depend on them."""
+    steps = len(times) - 1
+    zeros, magnitude, direction = (0.0,) * steps, (0.3,) * steps, (0.02,) * steps
+    profile = Profile(
+        times=times,
+        samples=1,
+        magnitude=magnitude,
+        magnitude_std=zeros,
+        direction=direction,
+        direction_std=zeros,
+    )
+    return make_plan(profile, evaluations=budget, max_skip=steps)
+
+
+def fitted_plan(times: tuple[float, ...], budget: int) -> Plan:
+    """A fitted plan with the longest history there is, four velocities, on even anchors."""
+    anchors = even_anchors(len(times) - 1, budget)
+    weights = tuple(ROWS[min(i, 3)] for i in range(budget))
+    return Plan(rule="fitted", times=times, anchors=anchors, weights=weights)
+
+
+@contextmanager
+def tasu(task: Task) -> Iterator[Engaged]:
+    """SSC + TASU, applied as a user does."""
+    with _followed(task, tasu_plan(task.times, task.budget), {"rates": "made up"}) as engaged:
+        yield engaged
+
+
+@contextmanager
+def fitted(task: Task) -> Iterator[Engaged]:
+    """A fitted plan, applied as a user does."""
+    setting = {"weights": "made up", "history": len(ROWS)}
+    with _followed(task, fitted_plan(task.times, task.budget), setting) as engaged:
+        yield engaged
+
+
+@contextmanager
+def _followed(task: Task, plan: Plan, setting: dict[str, Any]) -> Iterator[Engaged]:
+    with applied(task.built.pipe, plan):
+        yield Engaged(plan.anchors, {"anchors": list(plan.anchors), **setting})
+
+
+# --- the rivals -------------------------------------------------------------------------------
+
+
+class Forced:
+    """In the place of a threshold: a change is too large at the evaluated steps, else never."""
+
+    def __init__(self, anchors: tuple[int, ...], position: Position) -> None:
+        self._anchors, self._position = frozenset(anchors), position
+
+    def __lt__(self, change: float) -> bool:
+        return self._position.step in self._anchors
+
+
+@contextmanager
+def first_block_cache(task: Task) -> Iterator[Engaged]:
+    """First Block Cache of diffusers; it still compares and waits, only the verdict is given."""
+    from diffusers import FirstBlockCacheConfig
+
+    anchors = even_anchors(task.steps, task.budget)
+    config = FirstBlockCacheConfig(threshold=Forced(anchors, task.position))
+    with _hooked(task, config):
+        yield Engaged(anchors, {"threshold": "forced", "anchors": list(anchors)})
+
+
+def mag_cache_rhythm(steps: int, budget: int) -> tuple[int, int]:
+    """Retained first steps and most skips in a row, for this many evaluations."""
+    for skips in range(1, steps):
+        for retained in range(1, budget + 1):
+            if retained + (steps - retained) // (skips + 1) == budget:
+                return retained, skips
+    raise HostError(f"MagCache cannot evaluate {budget} of {steps} steps")
+
+
+@contextmanager
+def mag_cache(task: Task) -> Iterator[Engaged]:
+    """MagCache of diffusers with ratios of one: it skips as many in a row as it may."""
+    from diffusers import MagCacheConfig
+
+    retained, skips = mag_cache_rhythm(task.steps, task.budget)
+    config = MagCacheConfig(
+        threshold=1e9,
+        max_skip_steps=skips,
+        retention_ratio=retained / task.steps,
+        num_inference_steps=task.steps,
+        mag_ratios=[1.0] * task.steps,
+    )
+    anchors = (*range(retained), *range(retained + skips, task.steps, skips + 1))
+    with _hooked(task, config):
+        yield Engaged(anchors, {"max_skip_steps": skips, "retained": retained})
+
+
+def taylorseer_rhythm(steps: int, budget: int) -> tuple[int, int]:
+    """Evaluated first steps and interval, for this many evaluations."""
+    for first in range(min(3, budget - 1), 0, -1):
+        for interval in range(2, steps):
+            if first + -(-(steps - first - 1) // interval) == budget:
+                return first, interval
+    raise HostError(f"TaylorSeer cannot evaluate {budget} of {steps} steps")
+
+
+def _taylorseer(lite: bool) -> Engage:
+    @contextmanager
+    def engage(task: Task) -> Iterator[Engaged]:
+        from diffusers import TaylorSeerCacheConfig
+
+        first, interval = taylorseer_rhythm(task.steps, task.budget)
+        config = TaylorSeerCacheConfig(
+            cache_interval=interval,
+            disable_cache_before_step=first,
+            max_order=1,
+            use_lite_mode=lite,
+            cache_identifiers=None if lite else [ATTENTION],
+        )
+        anchors = (*range(first), *range(first + 1, task.steps, interval))
+        with _hooked(task, config):
+            yield Engaged(anchors, {"interval": interval, "first": first, "lite": lite, "order": 1})
+
+    return engage
+
+
+@contextmanager
+def _hooked(task: Task, config: Any) -> Iterator[None]:
+    """One of diffusers' caches on the transformer."""
+    _one_expert(task)
+    transformer = task.built.pipe.transformer
+    if not hasattr(transformer, "enable_cache"):
+        raise HostError(f"{type(transformer).__name__} has none of diffusers' caches")
+    transformer.enable_cache(config)
+    try:
+        yield
+    finally:
+        transformer.disable_cache()
+
+
+def _db_cache(taylorseer: bool) -> Engage:
+    @contextmanager
+    def engage(task: Task) -> Iterator[Engaged]:
+        import cache_dit
+
+        _one_expert(task)
+        anchors = even_anchors(task.steps, task.budget)
+        config = cache_dit.DBCacheConfig(
+            Fn_compute_blocks=1,
+            Bn_compute_blocks=0,
+            num_inference_steps=task.steps,
+            steps_computation_mask=[int(n in anchors) for n in range(task.steps)],
+            steps_computation_policy="static",
+        )
+        calibrator = cache_dit.TaylorSeerCalibratorConfig(taylorseer_order=1)
+        cache_dit.enable_cache(
+            task.built.pipe,
+            cache_config=config,
+            calibrator_config=calibrator if taylorseer else None,
+        )
+        try:
+            yield Engaged(anchors, {"Fn": 1, "Bn": 0, "mask": "static", "taylorseer": taylorseer})
+        finally:
+            cache_dit.disable_cache(task.built.pipe)
+            _unpatch(task.built)
+
+    return engage
+
+
+def _unpatch(built: Built) -> None:
+    """The classes' own forward again: cache-dit leaves its own on the model when it is disabled."""
+    for module in (*built.transformers, *built.blocks):
+        module.__dict__.pop("forward", None)
+        module.__dict__.pop("_is_patched", None)
+
+
+def _one_expert(task: Task) -> None:
+    if len(task.built.transformers) > 1:
+        raise HostError("rivals are measured on models of one transformer")
+
+
+OURS: dict[str, Engage] = {"tasu": tasu, "fitted": fitted}
+RIVALS: dict[str, Engage] = {
+    "first-block-cache": first_block_cache,
+    "magcache": mag_cache,
+    "taylorseer": _taylorseer(lite=False),
+    "taylorseer-lite": _taylorseer(lite=True),
+    "dbcache": _db_cache(taylorseer=False),
+    "dbcache-taylorseer": _db_cache(taylorseer=True),
+}
+METHODS: dict[str, Engage] = {"full": full, **OURS, **RIVALS}
+
+
+# --- counting ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Count:
+    """How often the last block's attention ran."""
+
+    calls: int = 0
+
+
+@contextmanager
+def counted(built: Built) -> Iterator[Count]:
+    """Counts evaluations of each transformer's last block: what is skipped does not reach it."""
+    count = Count()
+
+    def called(module: Any, arguments: Any) -> None:
+        count.calls += 1
+
+    handles = [
+        (getattr(block, "attn", None) or block.attn1).to_q.register_forward_pre_hook(called)
+        for block in built.last_blocks
+    ]
+    try:
+        yield count
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,83 @@
+"""Where the host waits for the device: a profiler's trace, and CUDA's own debug mode."""
+
+import warnings
+from collections import Counter
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.fullsize.models import Built
+from benchmarks.fullsize.timing import Clock, wrapped_step
+
+WAITED = "called a synchronizing CUDA operation"  # what the debug mode warns with
+WAITS = ("Synchronize", "Memcpy DtoH", "aten::_local_scalar_dense")
+
+
+def _run(built: Built, clock: Clock, steps: int, ended: Any = None) -> None:
+    built.pipe(
+        **built.call,
+        num_inference_steps=steps,
+        generator=torch.Generator(clock.device).manual_seed(0),
+        output_type="latent",
+        callback_on_step_end=ended,
+    )
+
+
+def traced_waits(built: Built, clock: Clock, steps: int) -> dict[str, int]:
+    """Events of a call's denoising loop in which the host waits, by name.
+
+    The profiler itself waits when it ends; calls are compared with each other, so that falls out.
+    """
+    activities = [ProfilerActivity.CPU]
+    if clock.is_cuda:
+        activities.append(ProfilerActivity.CUDA)
+    trace, pipe = profile(activities=activities), built.pipe
+
+    def opened(*args: Any, **kwargs: Any) -> Any:
+        clock.settle()
+        trace.start()
+        return type(pipe).progress_bar(pipe, *args, **kwargs)
+
+    def ended(pipe: Any, i: int, t: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        if i + 1 == pipe.num_timesteps:
+            trace.stop()
+        return {}
+
+    pipe.progress_bar = opened
+    try:
+        _run(built, clock, steps, ended)
+    finally:
+        del pipe.progress_bar
+    names: Counter[str] = Counter()
+    for event in trace.key_averages():
+        if any(wait in event.key for wait in WAITS):
+            names[event.key] += event.count
+    return dict(sorted(names.items()))
+
+
+def waits_in_steps(built: Built, clock: Clock, steps: int) -> list[int]:
+    """How often each step of the scheduler waits, as CUDA's synchronisation debug mode counts."""
+    counts: list[int] = []
+
+    def around(step: Any, *args: Any, **kwargs: Any) -> Any:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result = _watched(clock, step, *args, **kwargs)
+        counts.append(sum(WAITED in str(one.message) for one in caught))
+        return result
+
+    with wrapped_step(built.pipe.scheduler, around):
+        _run(built, clock, steps)
+    return counts
+
+
+def _watched(clock: Clock, step: Any, *args: Any, **kwargs: Any) -> Any:
+    if not clock.is_cuda:
+        return step(*args, **kwargs)
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        return step(*args, **kwargs)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

@@ -1,0 +1,258 @@
+"""The full-size benchmark end to end on small models of the same classes, on the processor."""
+
+import json
+import operator
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from diffusers_support import SUPPORTED  # noqa: F401  (sets offline mode and one thread)
+
+from benchmarks.fullsize import tables
+from benchmarks.fullsize.__main__ import main
+from benchmarks.fullsize.measuring import skip_seconds
+from benchmarks.fullsize.methods import (
+    Forced,
+    even_anchors,
+    fitted_plan,
+    mag_cache_rhythm,
+    tasu_plan,
+    taylorseer_rhythm,
+)
+from benchmarks.fullsize.models import MODELS, build
+from benchmarks.fullsize.records import Records, read
+from benchmarks.fullsize.timing import Clock, Position, probe, spread
+from tacache import HostError, time_grid
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks/results/fullsize.jsonl"
+STEPS, BUDGET = 12, 5
+CACHES = ("first-block-cache", "magcache", "taylorseer", "taylorseer-lite")
+SPREADS = ("loop_seconds", "total_seconds", "rest_seconds", "evaluated_seconds")
+
+
+def measure(out, *options):
+    common = ("--tiny", "--steps", str(STEPS), "--budgets", str(BUDGET), "--repeats", "1")
+    main(["measure", *common, "--output", "latent", "-o", str(out), *options])
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """FLUX and Wan by every method, and all else that is measured."""
+    out = tmp_path_factory.mktemp("fullsize") / "records.jsonl"
+    methods = ("--methods", "full", "tasu", "fitted", *CACHES, "dbcache")
+    measure(out, "--models", "flux", *methods, "--what", "run", "stepping", "waiting")
+    measure(out, "--models", "wan", "--methods", "full", "tasu", "magcache", "--what", "run")
+    fit = ("--what", "fit", "--fit-samples", "4")
+    measure(out, "--models", "flux", *fit)
+    return out
+
+
+@pytest.fixture(scope="module")
+def records(measured):
+    return {(r["model"], r["what"], r["method"]): r for r in read(measured)}
+
+
+@pytest.mark.parametrize("method", ["tasu", "fitted", *CACHES])
+def test_every_method_evaluates_as_often_as_it_is_told(method, records):
+    found = records["flux", "run", method]
+    assert "error" not in found
+    assert found["evaluations"] == BUDGET
+    assert found["steps"] == STEPS
+    assert records["flux", "run", "full"]["evaluations"] == STEPS
+
+
+def test_guidance_in_two_passes_counts_as_one_evaluation(records):
+    assert records["wan", "run", "full"]["evaluations"] == STEPS
+    for method in ("tasu", "magcache"):
+        assert records["wan", "run", method]["evaluations"] == BUDGET
+
+
+def test_a_run_is_recorded_with_what_it_takes_to_read_it(records):
+    for (_, what, method), found in records.items():
+        assert found["versions"]["torch"] == torch.__version__
+        assert found["command"]
+        assert found["device"].endswith(", tiny")
+        if what != "run" or "error" in found:
+            continue
+        for name in SPREADS:
+            assert 0 <= found[name]["min"] <= found[name]["median"] <= found[name]["max"]
+        assert ("skip_us" in found) == (method != "full")
+        assert found["latent_bytes"] == 2 * torch.Size(found["latent_shape"]).numel()
+        assert found["peak_bytes"] == 0  # nobody counts on the processor
+
+
+def test_cache_dit_evaluates_as_often_as_it_is_told(records):
+    pytest.importorskip("cache_dit")
+    assert records["flux", "run", "dbcache"]["evaluations"] == BUDGET
+
+
+def test_a_rival_that_is_not_installed_is_an_error_in_its_record(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cache_dit", None)
+    out = tmp_path / "r.jsonl"
+    measure(out, "--models", "flux", "--methods", "dbcache", "--what", "run")
+    (found,) = read(out)
+    assert "cache_dit" in found["error"]
+    assert found["method"] == "dbcache"
+
+
+def test_stepping_waiting_and_fit_are_measured(records, measured):
+    stepping = records["flux", "stepping", ""]
+    assert stepping["first_skip_us"]["median"] > stepping["one_pass_us"]["median"] > 0
+    waiting = records["flux", "waiting", "tasu"]
+    assert waiting["trace"]["planned"] == waiting["trace"]["plain"]
+    assert waiting["steps_waiting"]["planned"] == [0] * waiting["setting"]["evaluations"]
+    fit = records["flux", "fit", "fitted"]
+    assert fit["evaluations_spent"] >= 4 * STEPS
+    assert fit["seconds"]["median"] > 0
+    plan = json.loads((measured.parent / fit["plan"]).read_text())
+    assert len(plan["anchors"]) == BUDGET
+
+
+def test_what_is_in_the_file_is_not_measured_again(measured, capsys):
+    before = measured.read_text()
+    measure(measured, "--models", "wan", "--methods", "full", "tasu", "--what", "run")
+    assert measured.read_text() == before
+    assert "wan: 0 measurements left" in capsys.readouterr().out
+
+
+def test_no_measurement_begins_after_the_time_is_up(tmp_path, capsys):
+    measure(tmp_path / "r.jsonl", "--models", "flux", "--what", "run", "--seconds", "-1")
+    assert not (tmp_path / "r.jsonl").exists()
+    assert "measurements left" in capsys.readouterr().out
+
+
+def test_the_table_has_a_row_for_every_method(measured, tmp_path, capsys):
+    main(["table", str(measured)])
+    printed = capsys.readouterr().out
+    for method in ("tasu", "fitted", *CACHES):
+        assert f"| {method} | {BUDGET} |" in printed
+    assert f"{STEPS / BUDGET:.2f}x" in printed
+    assert "waits in the trace" in printed
+    document = tmp_path / "page.md"
+    document.write_text(f"above\n{tables.BEGIN}\nold\n{tables.END}\nbelow\n")
+    main(["table", str(measured), "--write", str(document)])
+    assert tables.between_markers(document.read_text()) == printed.strip()
+    assert document.read_text().startswith("above\n")
+    assert document.read_text().endswith("\nbelow\n")
+
+
+def test_the_summary_compares_every_run_with_its_full_steps(measured, capsys):
+    main(["table", str(measured), "--summary"])
+    rows = capsys.readouterr().out.splitlines()[2:]
+    runs = [r for r in read(measured) if r["what"] == "run" and "error" not in r]
+    assert len(rows) == len([r for r in runs if r["method"] != "full"])
+    assert all(f"of {STEPS / BUDGET:.2f}x" in row for row in rows)
+    assert tables.summary([]) == ""
+    assert tables.render([r for r in runs if r["method"] == "tasu"]) == ""  # nothing to compare to
+
+
+def test_a_document_without_markers_is_an_error(measured, tmp_path):
+    (tmp_path / "page.md").write_text("nothing")
+    with pytest.raises(SystemExit, match="has no markers"):
+        main(["table", str(measured), "--write", str(tmp_path / "page.md")])
+
+
+def test_a_row_by_hand():
+    full = {
+        "loop_seconds": {"median": 10.0},
+        "evaluated_seconds": {"median": 0.2},
+        "peak_bytes": 1000 * 2**20,
+    }
+    run = {
+        "method": "tasu",
+        "steps": 50,
+        "evaluations": 10.0,
+        "loop_seconds": {"median": 2.5},
+        "skip_us": {"median": 100.0},
+        "peak_bytes": 1001 * 2**20,
+        "latent_bytes": 2**19,
+    }
+    assert tables.run_row(run, full) == (
+        "| tasu | 10 | 2.50 s | 4.00x | 5.00x | 80.0 % | 100 us (0.05 %) | 1.0 MiB (2.0 latents) |"
+    )
+
+
+@pytest.mark.parametrize(
+    ("document", "make"), [("docs/performance.md", tables.render), ("README.md", tables.summary)]
+)
+def test_documents_show_the_records(document, make):
+    if not RESULTS.exists():
+        pytest.skip("no full-size results are recorded yet: benchmarks/fullsize/README.md")
+    shown = tables.between_markers((ROOT / document).read_text(encoding="utf-8"))
+    assert shown == make(read(RESULTS)).strip()
+
+
+# --- the parts
+
+
+@pytest.mark.parametrize("name", ["sd35", "qwen", "wan22"])
+def test_other_models_make_finite_latents(name):
+    built, device = build(name, torch.device("cpu"), tiny=True), torch.device("cpu")
+    seen = probe(built, Clock(device), 4, evaluations=2)
+    assert len(seen.times) == 5
+    assert seen.latent.isfinite().all()
+    assert len(built.last_blocks) == MODELS[name].experts
+
+
+@pytest.mark.parametrize(("steps", "budget"), [(50, 13), (50, 7), (12, 5)])
+def test_schedules_meet_their_budget(steps, budget):
+    times = tuple(time_grid(steps, shift=3.0))
+    anchors = even_anchors(steps, budget)
+    assert len(set(anchors)) == budget
+    assert anchors[:2] == (0, 1)
+    assert max(anchors) < steps
+    for plan in (tasu_plan(times, budget), fitted_plan(times, budget)):
+        assert plan.evaluations == budget
+    retained, skips = mag_cache_rhythm(steps, budget)
+    assert retained + (steps - retained) // (skips + 1) == budget
+    first, interval = taylorseer_rhythm(steps, budget)
+    warm = range(first + 1, steps, interval)
+    assert first + len(warm) == budget
+
+
+def test_a_budget_beyond_the_steps_is_an_error():
+    with pytest.raises(HostError, match="a budget is 2 up to the steps"):
+        even_anchors(5, 6)
+    with pytest.raises(HostError, match="TaylorSeer cannot evaluate 1 of 50 steps"):
+        taylorseer_rhythm(50, 1)
+    with pytest.raises(HostError, match="MagCache cannot evaluate 51 of 50 steps"):
+        mag_cache_rhythm(50, 51)
+
+
+def test_a_forced_threshold_gives_the_verdict():
+    position = Position()
+    threshold = Forced((0, 3), position)
+    verdicts = []
+    for step in range(4):
+        position.step = step
+        verdicts.append(operator.gt(1e9, threshold))
+    assert verdicts == [True, False, False, True]
+
+
+def test_the_cost_of_a_skip_by_hand():
+    # Three anchors over six steps: three skips in the 9 units beyond three plain steps of 1.
+    assert skip_seconds([1.0, 4.0, 7.0], [1, 2, 3], 1.0) == 3.0
+
+
+def test_spreads_are_in_order():
+    assert spread([3.0, 1.0, 2.0], 10.0) == {"median": 20.0, "min": 10.0, "max": 30.0}
+
+
+def test_records_survive_a_cut_off_line_and_failures_are_tried_again(tmp_path):
+    path = tmp_path / "r.jsonl"
+    records = Records(path)
+    good, bad = {"model": "flux", "what": "run"}, {"model": "wan", "what": "run", "error": "x"}
+    records.add(good)
+    records.add(bad)
+    with path.open("a") as file:
+        file.write('{"model": "fl')
+    again = Records(path)
+    assert again.has(good)
+    assert not again.has({"model": "wan", "what": "run"})
+    again.add({"model": "wan", "what": "fit"})
+    assert [record["what"] for record in read(path)] == ["run", "run", "fit"]
+    path.write_text('{"broken\n' + json.dumps(good) + "\n")
+    with pytest.raises(SystemExit, match="line 1: no record"):
+        read(path)
