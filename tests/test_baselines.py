@@ -4,12 +4,15 @@ from functools import partial
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from support import mixture, noise_of
 
 from tacache import Plan, PlanError, sample, time_grid
 from tacache.baselines import BASELINES, Problem, record
 from tacache.baselines.budcache import BudCache
 from tacache.baselines.online import OnlineRule
+from tacache.baselines.seam import least
 from tacache.errors import HostError
 
 STEPS = 16
@@ -238,3 +241,46 @@ def test_a_velocity_that_reuses_its_memory():
     noise = noise_of(2)
     fresh, reused = record(flow, noise, TIMES), record(velocity, noise, TIMES)
     assert torch.equal(torch.stack(fresh.velocities), torch.stack(reused.velocities))
+
+
+# --- choosing among candidates ----------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.lists(st.floats(0, 10, allow_nan=False), min_size=3, max_size=3), min_size=1, max_size=8
+    )
+)
+def test_the_least_sum_is_found_without_finishing_all(costs):
+    asked: set[tuple[int, int]] = set()
+
+    def cost(candidate: int, part: int) -> float:
+        assert (candidate, part) not in asked
+        asked.add((candidate, part))
+        return costs[candidate][part]
+
+    found = least(range(len(costs)), cost, 3)
+    assert sum(costs[found]) <= min(map(sum, costs)) + 1e-9
+
+
+def test_who_is_far_off_at_once_is_not_finished():
+    asked = []
+
+    def cost(candidate: int, part: int) -> float:
+        asked.append((candidate, part))
+        return 100.0 if candidate else 1.0
+
+    assert least(range(4), cost, 5) == 0
+    assert len(asked) == 4 + 4  # the first part of all, the rest of the best
+
+
+def test_samples_told_apart_by_a_condition_give_the_settings_of_the_whole_batch():
+    flow, noise = mixture(), noise_of(4)
+
+    def velocity(x, t, row=None):
+        return flow(x, t)
+
+    whole = record(velocity, noise, TIMES)
+    apart = record(velocity, noise, TIMES, condition={"row": list(range(4))})
+    for name in ("magcache", "taylorseer-1", "hicache"):
+        assert BASELINES[name].fit(apart, 6) == BASELINES[name].fit(whole, 6)

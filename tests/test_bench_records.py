@@ -16,10 +16,12 @@ from tacache.bench.records import (
     RecordFile,
     Taught,
     read_records,
+    rounded,
 )
 from tacache.profile import Host
 
 GOLDEN = Path(__file__).parent / "golden" / "v1.records.jsonl"
+TRACED = Path(__file__).parent / "golden" / "v1.traced.records.jsonl"
 
 
 def record(**changes: Any) -> Record:
@@ -55,9 +57,37 @@ RECORDS = [
 ]  # fmt: skip
 
 
-def test_the_golden_file_reads_as_it_was_written():
-    assert read_records(GOLDEN) == RECORDS
-    assert GOLDEN.read_text() == "".join(one.to_line() for one in RECORDS)
+# with the fields that came later and are left out while unset
+WITH_MORE = [
+    record(method="full", evaluations=4, settings=None, to_full=None, taught=None,
+           prepare_seconds=None, evaluated=(1.0, 0.75, 0.5, 0.25), flops=123456789012,
+           traces={"times": (1.0, 0.75, 0.5, 0.25, 0.0), "magnitude": (0.1, -0.2, 0.3, None),
+                   "direction": (0.5, 0.25, 0.125, None)}),
+    record(timings=(0.4, 0.5, 0.9), flops=61728394506, processes=8,
+           traces={"state_drift": (0.0, 0.0, 0.01, 0.02, 0.125),
+                   "velocity_drift": (0.0, 0.0, 0.1, 0.2), "evaluated": (1.0, 1.0, 0.0, 0.0),
+                   "cos_theta": (None, None, 0.75, 0.5)}),
+    record(method="dicache", settings={"threshold": 0.5}, worth=2.25, flops=70000000000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "records"), [(GOLDEN, RECORDS), (TRACED, WITH_MORE)])
+def test_the_golden_files_read_as_they_were_written(path, records):
+    assert read_records(path) == records
+    assert path.read_text() == "".join(one.to_line() for one in records)
+
+
+def test_traces_have_six_digits():
+    assert rounded([1 / 3, None, 123456.789, 0.0]) == (0.333333, None, 123457.0, 0.0)
+
+
+def test_of_two_records_with_one_key_the_later_stays(tmp_path):
+    file, later = RecordFile(tmp_path / "r.jsonl"), record(seconds=0.25)
+    with file.adding() as add:
+        for one in (RECORDS[0], record(), later):
+            add(one)
+    file.join()
+    assert read_records(file.path) == [RECORDS[0], later]
 
 
 def test_a_record_knows_what_it_spent():
@@ -77,6 +107,9 @@ def test_a_record_knows_what_it_spent():
         ({"status": "perhaps"}, "status"),
         ({"evaluations": 0}, "evaluations"),
         ({"seconds": float("inf")}, "seconds"),
+        ({"timings": [0.5]}, "timings"),
+        ({"flops": 0}, "flops"),
+        ({"traces": {"state_drift": ["far"]}}, "traces"),
     ],
 )
 def test_a_line_that_is_not_right_is_an_error_with_its_number(tmp_path, change, message):

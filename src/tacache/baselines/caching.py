@@ -1,13 +1,13 @@
 """Rules that walk the full grid and skip: anchors known before the run, and a reconstruction."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from tacache.baselines.seam import Baseline, Meter, Problem, Settings
+from tacache.baselines.seam import Baseline, Meter, Problem, Settings, Visit, last_state
 from tacache.decomposition import working_dtype
 from tacache.velocity import euler
 
@@ -15,15 +15,6 @@ from tacache.velocity import euler
 Reuse = Literal["residual", "velocity"]
 REUSES: tuple[Reuse, ...] = ("residual", "velocity")
 LONGEST_SPAN = 6  # steps back that a reconstruction may look
-
-
-class Visit(NamedTuple):
-    """A step that was taken: where it started, and the velocity it was taken with."""
-
-    step: int
-    t: float
-    x: Tensor
-    v: Tensor
 
 
 class Past(NamedTuple):
@@ -52,17 +43,18 @@ Rebuild = Callable[[Past, Now], Tensor]
 
 def follow(
     model: Meter, x: Tensor, times: Sequence[float], anchors: Iterable[int], rebuild: Rebuild
-) -> Tensor:
-    """Euler over the full grid: evaluate at anchors, rebuild between them."""
+) -> Iterator[Visit]:
+    """Euler over the full grid, step by step: evaluate at anchors, rebuild between them."""
     evaluated, past = frozenset(anchors), Past()
     for n, (t, t_next) in enumerate(pairwise(times)):
         if n in evaluated:
             v = model(x, t)
         else:
             v = rebuild(past, Now(n, t, t_next, x)).to(past.steps[0].v.dtype)
-        past = past.then(Visit(n, t, x, v), evaluated=n in evaluated)
+        visit = Visit(n, t, x, v)
+        yield visit
+        past = past.then(visit, evaluated=n in evaluated)
         x = euler(x, v, t, t_next)
-    return x
 
 
 def reused(reuse: Reuse) -> Rebuild:
@@ -89,10 +81,14 @@ class CachingRule(Baseline[Settings]):
     def rebuild(self, settings: Settings) -> Rebuild:
         """How the others are reconstructed."""
 
-    def sample(self, model: Meter, problem: Problem, settings: Settings) -> Tensor:
+    def visits(self, model: Meter, problem: Problem, settings: Settings) -> Iterator[Visit]:
         """Follow the anchors over the full grid."""
         anchors = self.anchors(settings, problem.times)
         return follow(model, problem.noise, problem.times, anchors, self.rebuild(settings))
+
+    def sample(self, model: Meter, problem: Problem, settings: Settings) -> Tensor:
+        """Where following the anchors ends."""
+        return last_state(self.visits(model, problem, settings), problem.times)
 
     def meeting(
         self, found: Iterable[Settings], times: Sequence[float], evaluations: int, slack: int = 0

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacache.baselines.caching import LONGEST_SPAN, CachingRule, Now, Past, Rebuild, Visit
+from tacache.baselines.caching import LONGEST_SPAN, CachingRule, Now, Past, Rebuild
 from tacache.baselines.online import mean_abs
-from tacache.baselines.seam import Recording
+from tacache.baselines.seam import Recording, Visit
 from tacache.decomposition import working_dtype
 from tacache.files import Frozen
 from tacache.velocity import euler

@@ -6,7 +6,7 @@ batches of one.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from tacache.baselines.caching import Reuse
-from tacache.baselines.seam import Baseline, Meter, Problem, Recording, Settings
+from tacache.baselines.seam import (
+    Baseline,
+    Meter,
+    Problem,
+    Recording,
+    Settings,
+    Visit,
+    last_state,
+)
 from tacache.decomposition import divide, working_dtype
 from tacache.velocity import euler
 
@@ -46,7 +54,7 @@ def mean_abs(x: Tensor) -> Tensor:
     return x.reshape(len(x), -1).abs().mean(dim=1, dtype=working_dtype(x))
 
 
-def sample_online(model: Meter, problem: Problem, watch: Watch) -> Tensor:
+def walk_online(model: Meter, problem: Problem, watch: Watch) -> Iterator[Visit]:
     """Euler over the full grid; each sample is evaluated where its own sum is due."""
     x, total = problem.noise, torch.zeros(problem.samples, dtype=torch.float64)
     memory: Memory | None = None
@@ -62,8 +70,8 @@ def sample_online(model: Meter, problem: Problem, watch: Watch) -> Tensor:
                 v[rows] = model(x[rows], t, rows)
         memory = _remember(memory, x, v, rows)
         total[list(rows)] = 0.0
+        yield Visit(n, t, x, v)
         x = euler(x, v, t, t_next)
-    return x
 
 
 def _reconstruct(memory: Memory, x: Tensor, reuse: Reuse) -> Tensor:
@@ -96,9 +104,13 @@ class OnlineRule(Baseline[Settings]):
     def watch(self, settings: Settings) -> Watch:
         """What is summed, and up to where."""
 
-    def sample(self, model: Meter, problem: Problem, settings: Settings) -> Tensor:
+    def visits(self, model: Meter, problem: Problem, settings: Settings) -> Iterator[Visit]:
         """Each sample decides for itself."""
-        return sample_online(model, problem, self.watch(settings))
+        return walk_online(model, problem, self.watch(settings))
+
+    def sample(self, model: Meter, problem: Problem, settings: Settings) -> Tensor:
+        """Where the walk ends."""
+        return last_state(self.visits(model, problem, settings), problem.times)
 
     def tightest(
         self, recording: Recording, settings: Settings, threshold: str, evaluations: int

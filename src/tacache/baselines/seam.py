@@ -4,8 +4,10 @@ A `Problem` is what every method gets. A `Recording` is a problem whose full-ste
 methods are tuned on. Whatever a method does, its evaluations are counted at the velocity function.
 """
 
+import heapq
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -80,6 +82,21 @@ class Problem:
         return times
 
 
+class Visit(NamedTuple):
+    """A step of the full grid: where it starts, and the velocity it is taken with."""
+
+    step: int
+    t: float
+    x: Tensor
+    v: Tensor
+
+
+def last_state(visits: Iterable[Visit], times: Sequence[float]) -> Tensor:
+    """Where a walk over the whole grid ends."""
+    (last,) = deque(visits, maxlen=1)
+    return euler(last.x, last.v, last.t, times[-1])
+
+
 class Meter:
     """The velocity function of a problem; notes at every call who is evaluated, and when."""
 
@@ -117,7 +134,10 @@ class Recording(Problem):
 
     def first(self, samples: int) -> "Recording":
         """The same with its first samples only."""
-        rows = range(min(samples, self.samples))
+        return self.of(range(min(samples, self.samples)))
+
+    def of(self, rows: Sequence[int]) -> "Recording":
+        """The same with these samples only."""
         return Recording(
             self.velocity,
             take(self.noise, rows),
@@ -157,6 +177,23 @@ def record(
 
 
 Settings = TypeVar("Settings", bound=Frozen)
+Candidate = TypeVar("Candidate")
+
+
+def least(
+    found: Sequence[Candidate], cost: Callable[[Candidate, int], float], parts: int
+) -> Candidate:
+    """The candidate whose costs of all parts sum to the least; costs are not negative.
+
+    Whoever has the least so far is taken further: who is first to be through has won, and most of
+    the others were never finished.
+    """
+    running = [(0.0, i, 0) for i in range(len(found))]
+    while True:
+        total, i, done = heapq.heappop(running)
+        if done == parts:
+            return found[i]
+        heapq.heappush(running, (total + cost(found[i], done), i, done + 1))
 
 
 class Baseline(ABC, Generic[Settings]):
@@ -194,7 +231,16 @@ class Baseline(ABC, Generic[Settings]):
             )
         if len(found) == 1:
             return found[0]
-        return min(found, key=lambda settings: recording.error(self.run(recording, settings).x))
+        # only a condition tells a velocity function which samples it gets
+        rows: Sequence[Sequence[int]] = [range(recording.samples)]
+        if recording.condition:
+            rows = [[row] for row in range(recording.samples)]
+        parts = [recording.of(one) for one in rows]
+
+        def error(settings: Settings, part: int) -> float:
+            return parts[part].error(self.run(parts[part], settings).x)
+
+        return least(found, error, len(parts))
 
     @torch.no_grad()
     def run(self, problem: Problem, settings: Settings) -> Outcome:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tacache.baselines.caching import CachingRule, Now, Past, Rebuild, Visit, intervals_for
-from tacache.baselines.seam import Recording
+from tacache.baselines.caching import CachingRule, Now, Past, Rebuild, intervals_for
+from tacache.baselines.seam import Recording, Visit
 from tacache.decomposition import divide, norm, share, working_dtype
 from tacache.files import Frozen
 

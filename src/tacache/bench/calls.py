@@ -4,8 +4,8 @@ import copy
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from tacache.diffusers.driving import DrivenRun, drive
 from tacache.diffusers.fingerprint import describe, settings
 from tacache.diffusers.host import plain_scheduler
+from tacache.diffusers.peers import BlockMeter, Cache, check_supported, metered, placed
 from tacache.diffusers.runs import Run, check_call_names, run_arguments
 from tacache.errors import HostError
 from tacache.grid import as_times
@@ -31,20 +32,29 @@ class Subject(NamedTuple):
 
 
 class Counted:
-    """The velocity function of an open call, and the times at which it was asked."""
+    """The velocity function of an open call, and the times at which the model was evaluated.
 
-    def __init__(self, run: DrivenRun, times: Times) -> None:
-        self.run, self.times = run, times
+    With a cache inside the model that is where its blocks really ran, as the meter says.
+    """
+
+    def __init__(self, run: DrivenRun, times: Times, meter: BlockMeter | None = None) -> None:
+        self.run, self.times, self.meter = run, times, meter
         self.evaluated: list[float] = []
         self._step = {t: n for n, t in enumerate(times[:-1])}
 
     def __call__(self, x: Tensor, t: float) -> Tensor:
-        """One evaluation of the model; t is a time of the call's grid."""
+        """The velocity by the model; t is a time of the call's grid."""
         if t not in self._step:
             raise HostError(f"t={t} is not on the grid of the call")
         v = self.run.evaluate(x, self._step[t])
-        self.evaluated.append(t)
+        if self.meter is None or self.meter.took():
+            self.evaluated.append(t)
         return v
+
+    @property
+    def worth(self) -> float | None:
+        """With a cache inside the model, the evaluations that its blocks' work amounts to."""
+        return None if self.meter is None else self.meter.worth
 
     @property
     def noise_sha256(self) -> str:
@@ -64,6 +74,7 @@ class Caller:
         self.call = {**call, "output_type": "np", "return_dict": False}
         check_call_names(pipe, self.call)
         self._grids: dict[int, Times] = {}
+        self._placing: Callable[[], AbstractContextManager[BlockMeter]] | None = None
         with self.open(first) as velocity:
             run = velocity.run
             self.times, self.breaks = run.times, run.breaks
@@ -101,10 +112,28 @@ class Caller:
         if steps is not None:
             call["num_inference_steps"] = steps
         arguments = run_arguments(Run((subject.prompt,), (subject.seed,)), call)
-        with drive(pipe, **arguments) as run:
+        with (self._placing or nullcontext)() as meter, drive(pipe, **arguments) as run:
             if len(run.noise) != 1:
                 raise HostError(f"a call makes {len(run.noise)} samples: ask for one")
-            yield Counted(run, run.times if times is None else as_times(times))
+            yield Counted(run, run.times if times is None else as_times(times), meter)
+
+    @contextmanager
+    def inside(self, cache: Cache) -> Iterator[None]:
+        """Every call that is opened meanwhile has this cache, in a new state, inside the model."""
+        if self._placing is not None:
+            raise HostError("there is a cache inside the model already: one at a time")
+        self._placing = functools.partial(placed, self.pipe, cache, self.steps, self._branches)
+        try:
+            yield
+        finally:
+            self._placing = None
+
+    @functools.cached_property
+    def _branches(self) -> int:
+        """How often a step calls the model: once for each branch of its guidance."""
+        check_supported(self.pipe)
+        with metered(self.pipe.transformer) as meter, self.open(self._first):
+            return len(meter.branches)
 
     def grid(self, steps: int) -> Times:
         """The grid a user gets who asks the pipeline for so many steps."""

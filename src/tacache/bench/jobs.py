@@ -18,7 +18,10 @@ from tacache.prompts import read_prompts
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked for, method names and all; `call` are the pipeline's own arguments."""
+    """What is asked for, method names and all; `call` are the pipeline's own arguments.
+
+    Every run is timed `repeats` times; `trace` asks for numbers a step.
+    """
 
     methods: Sequence[str]
     evaluations: Sequence[int]
@@ -30,6 +33,8 @@ class Job:
     metrics: Sequence[str] = DEFAULT_METRICS
     fine: int | None = None
     keep: Path | None = None
+    repeats: int = 1
+    trace: bool = False
 
     @property
     def subjects(self) -> list[Subject]:
@@ -58,6 +63,8 @@ class Job:
         for name, given in wanted.items():
             if not given:
                 raise TACacheError(f"there are no {name}: give at least one")
+        if self.repeats < 1:
+            raise TACacheError(f"a run is timed at least once, not {self.repeats} times")
         if unknown := [name for name in self.metrics if name not in METRICS]:
             raise TACacheError(f"no metric {unknown[0]!r}: there are {', '.join(METRICS)}")
         if len(set(self.prompts)) < len(self.prompts):
@@ -72,6 +79,9 @@ class Task(NamedTuple):
     asked: Asked
     evaluations: int | None
     lesson: Lesson
+
+    def __str__(self) -> str:
+        return f"{self.asked.name} at {self.evaluations or 'its own budget'}"
 
     def key(self, subject: Subject) -> Key:
         """Of its record for a subject."""

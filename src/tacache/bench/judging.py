@@ -5,8 +5,10 @@ import platform
 import re
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,14 +19,18 @@ from torch import Tensor
 from tacache.baselines import BASELINES, Problem
 from tacache.baselines.simple import GridSettings
 from tacache.bench.calls import Caller, Counted, Subject, Times
+from tacache.bench.costs import CallFlops, call_flops
+from tacache.bench.inside import within
 from tacache.bench.jobs import Job, Prepared, Task
-from tacache.bench.lessons import save_tensors
+from tacache.bench.lessons import load_walk, record_walk, save_tensors
 from tacache.bench.methods import load_settings
-from tacache.bench.records import Adds, Key, Machine, Record
+from tacache.bench.records import Adds, Key, Machine, Record, Traces
 from tacache.bench.scoring import Result, as_pixels, compare, score
+from tacache.bench.tracing import drift_traces, full_traces, is_traceable
 from tacache.errors import HostError
 
 FULL, FINE = "full", "fine"  # the references, as methods of their records
+WARM_UP = 2  # steps of a call before the first that is timed
 Sample = Callable[[Problem], Tensor]
 
 
@@ -44,15 +50,34 @@ class Made(NamedTuple):
     noise_sha256: str
     seconds: float
     memory_bytes: int | None
+    timings: tuple[float, ...] | None = None
+    worth: float | None = None  # of a cache inside the model, in evaluations
 
 
 class Judge:
-    """Makes the records of a job; `done` are those there are."""
+    """Makes the records of a job; `done` are those there are, `processes` how many make them."""
 
-    def __init__(self, caller: Caller, job: Job, results: Path, done: Mapping[Key, Record]) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        job: Job,
+        results: Path,
+        done: Mapping[Key, Record],
+        processes: int = 1,
+    ) -> None:
         self.caller, self.job, self.results, self.done = caller, job, results, done
+        self.processes = processes
         self.folder = work_folder(results)
         self.machine = this_machine(caller)
+
+    def warm_up(self, subject: Subject) -> None:
+        """A whole short call, so that the first that is timed pays nothing that comes only once."""
+        self.run(subject, euler_walk, steps=WARM_UP)
+
+    @cached_property
+    def flops(self) -> CallFlops | None:
+        """Of the pipeline's calls, counted at the first that is asked for."""
+        return call_flops(self.caller, self.job.subjects[0])
 
     def judged(
         self, task: Task, ready: Prepared, subject: Subject, reference: Reference
@@ -61,11 +86,15 @@ class Judge:
         if ready.settings is None or ready.kind is None:
             return {"status": ready.status, "reason": ready.reason}
         settings, method = load_settings(ready.kind, ready.settings), task.asked.method
-        facts = {"settings": method.shown(settings)}
+        facts: dict[str, Any] = {"settings": method.shown(settings)}
         try:
-            made = self.sampled(subject, lambda problem: method.sample(problem, settings))
+            with within(method, self.caller, settings):
+                made = self.sampled(subject, lambda problem: method.sample(problem, settings))
             if made.noise_sha256 != reference.noise_sha256:
                 raise HostError("it did not start from the reference's noise")
+            if self.job.trace and is_traceable(method):
+                walk = load_walk(self.caller, self.folder, subject)
+                facts["traces"] = drift_traces(self.caller, subject, method, settings, walk)
             return facts | self.facts(made, task.key(subject), reference)
         except Exception as error:
             return facts | {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
@@ -77,19 +106,36 @@ class Judge:
 
     def reference(self, subject: Subject, add: Adds) -> Reference:
         """The results of full and fine steps, from the folder where they are there already."""
-        keys = self.reference_keys(subject)
+        keys, traces = self.reference_keys(subject), self.full_traces(subject)
         files = [self.folder / f"reference-{self.caller.key(*key)}.safetensors" for key in keys]
         noise = self.done[keys[0]].noise_sha256 if keys[0] in self.done else None
-        if noise and all(key in self.done for key in keys) and all(f.exists() for f in files):
+        missing = [key for key in keys if self.is_left(key, traced=key.method == FULL)]
+        if noise and not missing and all(f.exists() for f in files):
             return _as_reference([load_result(file) for file in files], noise)
-        made = [self.run(subject, euler_walk, steps=key.evaluations) for key in keys]
+        runs = {FULL: self.timed, FINE: self.run}  # nobody asks how long the fine grid takes
+        made = [runs[key.method](subject, euler_walk, steps=key.evaluations) for key in keys]
         reference = _as_reference([one.result for one in made], made[0].noise_sha256)
         for one, file in zip(made, files, strict=True):
             save_tensors(file, one.result._asdict())
         for one, key in zip(made, keys, strict=True):
-            if key not in self.done:
-                add(self.record(key, **self.facts(one, key, reference)))
+            if key in missing:
+                own = traces if key.method == FULL else None
+                add(self.record(key, **self.facts(one, key, reference), traces=own))
         return reference
+
+    def is_left(self, key: Key, *, traced: bool) -> bool:
+        """Whether a record is missing, or its traces where it is to have some."""
+        there = self.done.get(key)
+        if there is None:
+            return True
+        return self.job.trace and traced and there.status == "done" and there.traces is None
+
+    def full_traces(self, subject: Subject) -> Traces | None:
+        """Those of the full-step run, which is recorded for the others to be compared with."""
+        if not self.job.trace:
+            return None
+        record_walk(self.caller, self.folder, subject)
+        return full_traces(self.caller, load_walk(self.caller, self.folder, subject))
 
     def sampled(self, subject: Subject, sample: Sample) -> Made:
         """A method's run, on the full grid or on one with the times it is going to ask for."""
@@ -103,7 +149,16 @@ class Judge:
         sample(Problem(rehearsed, torch.linspace(-1.0, 1.0, 8)[None], full, grid=self.caller.grid))
         if not asked <= set(full[:-1]):
             grid = (*sorted(asked, reverse=True), full[-1])
-        return self.run(subject, sample, times=grid)
+        return self.timed(subject, sample, times=grid)
+
+    def timed(self, subject: Subject, sample: Sample, **grid: Any) -> Made:
+        """A run, repeated as often as was asked for: its time is the median."""
+        made = self.run(subject, sample, **grid)
+        if self.job.repeats == 1:
+            return made
+        again = [self.run(subject, sample, **grid) for _ in range(self.job.repeats - 1)]
+        timings = (made.seconds, *(one.seconds for one in again))
+        return made._replace(seconds=median(timings), timings=timings)
 
     def run(
         self,
@@ -114,21 +169,22 @@ class Judge:
         steps: int | None = None,
     ) -> Made:
         """One whole call of the pipeline, timed, whose loop `sample` leads."""
-        _synchronize(reset=True)
+        _synchronize(self.caller.device, reset=True)
         started = time.perf_counter()
         with torch.no_grad(), self.caller.open(subject, times, steps) as velocity:
             grid = self.caller.times if times is not None else velocity.times
             noise = velocity.run.noise
             x = sample(Problem(velocity, noise, grid, grid=self.caller.grid))
             pixels = finish(velocity, x)
-        _synchronize()
+        _synchronize(self.caller.device)
         seconds = time.perf_counter() - started
         return Made(
             Result(x[0].float().cpu(), as_pixels(pixels)),
             tuple(velocity.evaluated),
             velocity.noise_sha256,
             seconds,
-            torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
+            _peak_memory(self.caller.device),
+            worth=velocity.worth,
         )
 
     def record(self, key: Key, **fields: Any) -> Record:
@@ -140,22 +196,29 @@ class Judge:
             fine=self.job.fine,
             host=self.caller.host,
             machine=self.machine,
+            processes=self.processes if self.processes > 1 else None,
         )
 
     def facts(self, made: Made, key: Key, reference: Reference) -> dict[str, Any]:
         """What was measured of a run; a reference is not compared to itself."""
         full, fine, metrics = reference.full, reference.fine, self.job.metrics
+        device = self.caller.device
         return {
             "status": "done",
             "evaluated": tuple(round(t, 6) for t in made.evaluated),
             "noise_sha256": made.noise_sha256,
             "seconds": made.seconds,
             "memory_bytes": made.memory_bytes,
-            "to_full": None if key.method == FULL else compare(full, made.result, metrics),
+            "timings": made.timings,
+            "worth": None if made.worth is None else round(made.worth, 3),
+            "flops": self.flops.of(made.worth or len(made.evaluated)) if self.flops else None,
+            "to_full": None if key.method == FULL else compare(full, made.result, metrics, device),
             "to_fine": (
-                None if not fine or key.method == FINE else compare(fine, made.result, metrics)
+                None
+                if not fine or key.method == FINE
+                else compare(fine, made.result, metrics, device)
             ),
-            "scores": score(made.result, key.prompt, metrics),
+            "scores": score(made.result, key.prompt, metrics, device),
             "picture": None if self.job.keep is None else self.keep(made.result, key),
         }
 
@@ -217,8 +280,15 @@ def _as_reference(results: list[Result], noise_sha256: str) -> Reference:
     return Reference(results[0], results[1] if len(results) > 1 else None, noise_sha256)
 
 
-def _synchronize(*, reset: bool = False) -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+def _synchronize(device: torch.device, *, reset: bool = False) -> None:
+    """Wait for the device, so that a clock tells what it did."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
         if reset:
-            torch.cuda.reset_peak_memory_stats()
+            torch.cuda.reset_peak_memory_stats(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def _peak_memory(device: torch.device) -> int | None:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

@@ -4,11 +4,13 @@ Every method is made ready on the same samples. Their seeds are apart from those
 that no method has seen the noise it is judged with.
 """
 
+import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +28,7 @@ from tacache.prompts import fingerprint
 from tacache.velocity import euler
 
 FIRST_SEED = 1_000_000  # of calibration; the others count on
+MEMORY = 2**30  # bytes of velocities that tuning remembers
 
 
 class Walk(NamedTuple):
@@ -35,14 +38,62 @@ class Walk(NamedTuple):
     velocities: Tensor
 
 
+class Remembered:
+    """velocity(x, t, sample=numbers) that evaluates no state twice.
+
+    Tuning tries settings whose runs begin alike; what they share is evaluated once. Velocities are
+    kept in the CPU's memory; beyond `limit` bytes the oldest is forgotten. `tick` is called after
+    every evaluation.
+    """
+
+    def __init__(
+        self,
+        velocity: Callable[[Tensor, float, Sequence[int]], Tensor],
+        tick: Callable[[], None],
+        limit: int = MEMORY,
+    ) -> None:
+        self._velocity, self._tick, self._limit = velocity, tick, limit
+        self._known: OrderedDict[tuple[int, float, bytes], Tensor] = OrderedDict()
+        self._bytes = 0
+
+    def __call__(self, x: Tensor, t: float, sample: Sequence[int]) -> Tensor:
+        """The velocities of these samples."""
+        rows = [self._row(x[k : k + 1], t, i) for k, i in enumerate(sample)]
+        return torch.cat(rows)
+
+    def remember(self, x: Tensor, t: float, number: int, v: Tensor) -> None:
+        """Keep what is known of a sample at a state."""
+        key = (number, t, digest(x))
+        self._known[key] = v.cpu()
+        self._bytes += v.nbytes
+        while self._bytes > self._limit:
+            self._bytes -= self._known.popitem(last=False)[1].nbytes
+
+    def _row(self, x: Tensor, t: float, number: int) -> Tensor:
+        known = self._known.get((number, t, digest(x)))
+        if known is not None:
+            return known.to(x.device)
+        v = self._velocity(x, t, [number])
+        self._tick()
+        self.remember(x, t, number, v)
+        return v
+
+
+def digest(x: Tensor) -> bytes:
+    """A hash of a tensor's values."""
+    content = x.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes()
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
 @dataclass(frozen=True)
 class Lesson:
-    """Some prompts of a source, to make methods ready on."""
+    """Some prompts of a source, to make methods ready on; `tick` hears of every evaluation."""
 
     caller: Caller
     folder: Path
     source: str
     prompts: tuple[str, ...]
+    tick: Callable[[], None] = field(default=lambda: None, compare=False)
 
     @property
     def subjects(self) -> list[Subject]:
@@ -66,11 +117,7 @@ class Lesson:
 
     def walk(self, number: int) -> Walk:
         """The full-step run of one sample."""
-        from safetensors.torch import load_file
-
-        found = load_file(self._file(self.subjects[number]))
-        device = self.caller.device
-        return Walk(found["states"].to(device), found["velocities"].to(device))
+        return load_walk(self.caller, self.folder, self.subjects[number])
 
     @cached_property
     def profile(self) -> Profile:
@@ -94,8 +141,13 @@ class Lesson:
         states = torch.stack([walk.states for walk in walks], dim=1)
         velocities = torch.stack([walk.velocities for walk in walks], dim=1)
         with ExitStack() as stack:
+            opened = SampleVelocity(self.caller, self.subjects, stack)
+            velocity = Remembered(opened, self.tick)
+            for i, walk in enumerate(walks):
+                for x, t, v in zip(walk.states, self.caller.times, walk.velocities, strict=False):
+                    velocity.remember(x[None], t, i, v[None])
             yield Recording(
-                SampleVelocity(self.caller, self.subjects, stack),
+                velocity,
                 states[0],
                 self.caller.times,
                 {"sample": list(range(len(walks)))},
@@ -111,6 +163,14 @@ class Lesson:
 def walk_file(caller: Caller, folder: Path, subject: Subject) -> Path:
     """Where the full-step run of a sample is kept."""
     return folder / f"full-{caller.key(*subject)}.safetensors"
+
+
+def load_walk(caller: Caller, folder: Path, subject: Subject) -> Walk:
+    """The full-step run of a sample that was recorded."""
+    from safetensors.torch import load_file
+
+    found = load_file(walk_file(caller, folder, subject))
+    return Walk(found["states"].to(caller.device), found["velocities"].to(caller.device))
 
 
 def record_walk(caller: Caller, folder: Path, subject: Subject) -> None:

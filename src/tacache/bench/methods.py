@@ -3,9 +3,22 @@
 tasu              TACache; the ratio tau_d : tau_k is the best on the calibration samples
 tasu-10           the same with a ratio of 10, the paper's; also magnitude, direction, reuse
 tasu:0.06/0.6     with thresholds tau_k / tau_d as they are, and whatever budget they lead to
+damped            tasu's plan with d cos(theta) in the place of d, measured on calibration samples
 fitted            TACache's fitted plans
 magcache, ...     every baseline, tuned for the budget
 magcache:flux     the same at a published setting
+
+Inside the model, on FLUX (`tacache.bench.inside`), tuned or, with :flux, as published:
+
+dicache                                 DiCache, from its formula
+diffusers-fbcache, diffusers-magcache   the caches of diffusers, as installed
+diffusers-taylorseer                    the same; it predicts what attention gives
+diffusers-taylorseer-lite               the same; it predicts what the model gives
+cache-dit, cache-dit-taylorseer         DBCache of the package cache-dit (extra `peers`), without
+                                        and with its TaylorSeer calibrator
+
+Whichever it is:
+
 tasu@30           made ready on the first 30 calibration prompts; tasu@FILE:30 on those of a file
 """
 
@@ -18,8 +31,11 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from tacache.baselines import BASELINES, Baseline, Problem, Recording
+from tacache.bench.inside import Inside
 from tacache.bench.lessons import Lesson
 from tacache.bench.records import plain
+from tacache.diagnostics import damp, diagnose
+from tacache.diffusers.peers import PEERS, Peer
 from tacache.errors import TACacheError
 from tacache.files import Frozen
 from tacache.plan import Plan, Rule, make_plan
@@ -28,6 +44,8 @@ from tacache.stepper import sample
 
 RATIOS = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
 PAPER_RATIO = 10.0
+HISTORY, MAX_EVALUATIONS = 4, 3000  # of fits, as where they are made for users
+DAMPED = 4  # calibration samples that cos(theta) is measured on
 # the prompts that ship for any model, as a source beside an embedded model's own
 GENERAL = "general"
 # what a plan's record leaves out: it is the same for all plans of a calibration
@@ -117,7 +135,7 @@ class Planned(Followed):
     def __init__(self, rule: Rule, ratio: float | None = None) -> None:
         self.rule, self.ratio = rule, ratio
 
-    def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
+    def prepare(self, lesson: Lesson, evaluations: int | None) -> Plan:
         """The plan that ends nearest to full steps on the calibration samples."""
         found: dict[tuple[int, ...], Plan] = {}
         for ratio in (self.ratio,) if self.ratio else (None, *RATIOS):
@@ -128,6 +146,21 @@ class Planned(Followed):
             return plans[0]
         with lesson.recording() as recording:
             return min(plans, key=lambda plan: recording.error(follow(recording, plan)))
+
+
+class Damped(Planned):
+    """The best plan of `tasu`, damped by the alignment it has on calibration samples."""
+
+    def __init__(self) -> None:
+        super().__init__("tasu")
+
+    def prepare(self, lesson: Lesson, evaluations: int | None) -> Plan:
+        """The same anchors with other strengths of the direction."""
+        plan = super().prepare(lesson, evaluations)
+        with lesson.recording() as recording:
+            few = recording.first(DAMPED)
+            found = diagnose(few.velocity, few.noise, plan, condition=few.condition)
+        return damp(plan, [found])
 
 
 class Thresholds(Followed):
@@ -163,11 +196,18 @@ class FittedPlan(Followed):
             recording.velocity, recording.noise, recording.times, recording.condition
         )
         runs.breaks = lesson.caller.breaks
+        fitting.check_budget(runs, evaluations, HISTORY, MAX_EVALUATIONS)
         key = lesson.caller.key(lesson.prompts_sha256)
         if key not in self._known:
             self._known.clear()
             self._known[key] = fitting.record(runs)
-        return fitting.fit_budget(runs, self._known[key], evaluations)
+        return fitting.fit_budget(
+            runs,
+            self._known[key],
+            evaluations,
+            history=HISTORY,
+            max_evaluations=MAX_EVALUATIONS,
+        )
 
 
 @torch.no_grad()
@@ -182,8 +222,10 @@ def _registry() -> dict[str, Method]:
     return {
         **{name: Planned(rule) for name, rule in rules.items()},
         **{f"{name}-10": Planned(rule, PAPER_RATIO) for name, rule in with_ratio.items()},
+        "damped": Damped(),
         "fitted": FittedPlan(),
         **{name: Rival(baseline) for name, baseline in BASELINES.items() if name != "full"},
+        **{name: Inside(peer) for name, peer in PEERS.items()},
     }
 
 
@@ -213,11 +255,8 @@ def resolve(name: str) -> Asked:
 
 def published() -> list[str]:
     """Names of all published settings, such as magcache:flux."""
-    return [
-        f"{name}:{variant}"
-        for name, baseline in BASELINES.items()
-        for variant in baseline.published
-    ]
+    everyone: dict[str, Baseline[Any] | Peer[Any]] = {**BASELINES, **PEERS}
+    return [f"{name}:{variant}" for name, one in everyone.items() for variant in one.published]
 
 
 def load_settings(kind: str, fields: dict[str, Any]) -> Frozen:
@@ -233,11 +272,11 @@ def _method(base: str) -> Method:
         return METHODS[name]
     if colon and name in PROFILE_RULES:
         return _with_thresholds(name, variant)
-    if colon and name in BASELINES:
-        baseline = BASELINES[name]
-        if variant in baseline.published:
-            return Published(baseline, variant)
-        there = ", ".join(baseline.published) or "none"
+    rival = BASELINES.get(name) or PEERS.get(name)
+    if colon and rival is not None:
+        if variant in rival.published:
+            return Inside(rival, variant) if isinstance(rival, Peer) else Published(rival, variant)
+        there = ", ".join(rival.published) or "none"
         raise TACacheError(f"{name} has no published setting {variant!r}: there are {there}")
     raise TACacheError(f"unknown method {base!r}: choose from {', '.join(METHODS)}")
 

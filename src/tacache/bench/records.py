@@ -21,6 +21,9 @@ from tacache.profile import Host
 Status = Literal["done", "failed", "unreachable"]
 # name -> number, or "not run: why"
 Values = dict[str, float | str]
+# name -> one number a step, None where a step has none
+Traces = dict[str, tuple[float | None, ...]]
+DIGITS = 6  # significant ones, of traces
 
 
 class RecordError(TACacheError):
@@ -64,13 +67,18 @@ class Record(FileRecord):
 
     `evaluated` are the times at which the model was evaluated, in order, as counted there and to
     six digits; `noise_sha256` is that of the noise it started from. `seconds` are those of the
-    whole call, from text to picture, `prepare_seconds` those of tuning once before all samples.
+    whole call, from text to picture, the median of `timings` where it was timed more than once;
+    `flops` are its floating-point operations, `prepare_seconds` those of tuning once before all
+    samples. `processes` is how many shared the machine while it was timed. `traces` has numbers a
+    step, where they were asked for. Of a cache inside the model, `worth` are the evaluations that
+    the work of its blocks amounts to: a step it skips is not quite free.
     """
 
     FORMAT: ClassVar[str] = "tacache-record"
     VERSION: ClassVar[int] = 1
     ERROR: ClassVar[type[TACacheError]] = RecordError
     REMEDY: ClassVar[str] = "Delete the line, and run the benchmark again to replace it"
+    OMITTED: ClassVar[tuple[str, ...]] = ("timings", "flops", "processes", "traces", "worth")
 
     method: str
     evaluations: Annotated[int, Field(ge=1)] | None
@@ -93,6 +101,11 @@ class Record(FileRecord):
     fine: int | None
     host: Host
     machine: Machine
+    timings: Annotated[tuple[float, ...], Field(min_length=2)] | None = None
+    flops: Annotated[int, Field(ge=1)] | None = None
+    processes: Annotated[int, Field(ge=1)] | None = None
+    traces: Traces | None = None
+    worth: Annotated[float, Field(gt=0)] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -115,7 +128,9 @@ class Record(FileRecord):
     def to_line(self) -> str:
         """The record as a line of a file."""
         fields = {"format": self.FORMAT, "version": self.VERSION, **self.model_dump(mode="json")}
-        return json.dumps(fields) + "\n"
+        unset = {name for name in self.OMITTED if fields[name] is None}
+        kept = {name: value for name, value in fields.items() if name not in unset}
+        return json.dumps(kept) + "\n"
 
 
 START = json.dumps({"format": Record.FORMAT})[:-1].encode()  # how every line begins
@@ -150,12 +165,11 @@ class RecordFile:
         return {record.key: record for record in read_records(self.path)}
 
     def join(self) -> None:
-        """Move what is in parts into the results."""
+        """Move what is in parts into the results; of two records with one key the later stays."""
         parts = self._parts()
-        if parts:
-            found = self.load()
-            for part in parts:
-                found |= {record.key: record for record in read_records(part)}
+        records = [record for file in (self.path, *parts) for record in read_records(file)]
+        found = {record.key: record for record in records}
+        if parts or len(found) < len(records):
             self.replace(found.values())
         for part in parts:
             part.unlink()
@@ -203,3 +217,8 @@ def plain(values: Any) -> dict[str, JsonValue]:
     """The fields of a pydantic value as they go into a file."""
     fields: dict[str, JsonValue] = values.model_dump(mode="json")
     return fields
+
+
+def rounded(values: Iterable[float | None]) -> tuple[float | None, ...]:
+    """Numbers of a trace as they go into a file."""
+    return tuple(None if x is None else float(f"{x:.{DIGITS}g}") for x in values)

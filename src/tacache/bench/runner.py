@@ -2,28 +2,39 @@
 
 Whatever is finished is in a file: calibration runs, settings and references in a folder beside the
 results, records in the results. A killed benchmark goes on where it stopped; under `torchrun` or
-`accelerate launch` each part of the work is shared out between the processes.
+`accelerate launch` each part of the work is shared out between the processes. Settings are kept by
+the code that made them: where a method has changed, it is made ready again.
 """
 
+import hashlib
+import inspect
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+import tacache
+from tacache.bench.bars import Bar, bar
 from tacache.bench.calls import Caller, Subject
 from tacache.bench.jobs import Job, Prepared, Task
 from tacache.bench.judging import FULL, Judge, Reference, work_folder
 from tacache.bench.lessons import Lesson, record_walk
 from tacache.bench.methods import Asked, resolve
 from tacache.bench.records import Adds, Record, RecordError, RecordFile, Status, plain
+from tacache.bench.tracing import is_traceable
 from tacache.diffusers.processes import Processes
 from tacache.errors import PlanError, TACacheError
 from tacache.files import write_atomically
-from tacache.progress import track
 
 Item = TypeVar("Item")
+# what takes longest to make ready, begun first so that no process ends long after the others
+SLOW = ("budcache", "fitted", "easycache", "teacache-x")
 
 
 def run_bench(pipe: Any, job: Job, out: str | Path, *, progress: bool = False) -> list[Record]:
@@ -52,7 +63,8 @@ class Bench:
         self.processes, self.progress = processes, progress
         self.folder = work_folder(file.path)
         self.done = file.load()
-        self.judge = Judge(caller, job, file.path, self.done)
+        self.judge = Judge(caller, job, file.path, self.done, processes.count)
+        self.bar = Bar()
 
     def run(self, asked: Sequence[Asked]) -> None:
         """Everything that is not in the results yet."""
@@ -61,7 +73,7 @@ class Bench:
         left = [task for task in tasks if any(self.is_left(s, task) for s in self.job.subjects)]
         samples = {subject: None for task in left for subject in task.lesson.subjects}
         self.share(list(samples), "calibrating", lambda s: record_walk(self.caller, self.folder, s))
-        self.share(left, "tuning", self.prepare)
+        self.share(sorted(left, key=slowest_first), "tuning", self.prepare)
         rank, count = self.processes.rank, self.processes.count
         with self.processes.failing_together(), self.file.adding(rank, count) as add:
             self.sample(left, add)
@@ -73,10 +85,11 @@ class Bench:
                 raise TACacheError(
                     f"a run of {self.caller.steps} steps has no {evaluations} evaluations"
                 )
+        lessons: dict[tuple[str, tuple[str, ...]], Lesson] = {}
         for one in asked:
-            source = one.source or self.job.calibration_source
-            prompts = self.job.lesson_prompts(one)
-            lesson = Lesson(self.caller, self.folder, source, prompts)
+            place = one.source or self.job.calibration_source, self.job.lesson_prompts(one)
+            new = Lesson(self.caller, self.folder, *place, tick=self.tick)
+            lesson = lessons.setdefault(place, new)
             for budget in self.job.evaluations if one.method.budgeted else (None,):
                 yield Task(one, budget, lesson)
 
@@ -97,16 +110,29 @@ class Bench:
                 )
 
     def share(self, items: Sequence[Item], what: str, work: Callable[[Item], None]) -> None:
-        """Do every n-th item of some work; nobody goes on before everybody is done."""
-        rank, count = self.processes.rank, self.processes.count
-        with self.processes.failing_together():
-            for item in track(items[rank::count], what, self.progress):
-                work(item)
+        """Do those items of some work that no other process does."""
+        with self.processes.claiming(self.folder) as claims, self.watching(what, items):
+            for i, item in enumerate(items):
+                if claims.take(i):
+                    self.bar.begin(item.prompt if isinstance(item, Subject) else str(item))
+                    work(item)
+                self.bar.advance()
+
+    @contextmanager
+    def watching(self, what: str, items: Sequence[Any]) -> Iterator[None]:
+        """A bar for some work."""
+        with bar(what, len(items), self.progress) as self.bar:
+            yield
+
+    def tick(self) -> None:
+        """The model was evaluated to make a method ready."""
+        self.bar.tick()
 
     def prepared_file(self, task: Task) -> Path:
         """Where a method's settings for a budget are kept."""
         name = task.asked.name.partition("@")[0]
-        key = self.caller.key(task.lesson.prompts_sha256, name, task.evaluations)
+        code = code_sha256(task.asked.method)
+        key = self.caller.key(task.lesson.prompts_sha256, name, task.evaluations, code)
         return self.folder / f"settings-{key}.json"
 
     def prepare(self, task: Task) -> None:
@@ -137,24 +163,49 @@ class Bench:
         by_task = dict(zip(tasks, ready, strict=True))
         taught = {task.lesson.prompts_sha256: task.lesson.taught for task in tasks}
         known: tuple[Subject, Reference] | None = None
-        for subject, task in track(todo, "sampling", self.progress):
-            if known is None or known[0] != subject:
-                known = subject, self.judge.reference(subject, add)
-            if task is not None:
-                fields = self.judge.judged(task, by_task[task], subject, known[1])
-                add(
-                    self.judge.record(
-                        task.key(subject),
-                        **fields,
-                        prepare_seconds=by_task[task].seconds,
-                        taught=taught[task.lesson.prompts_sha256],
-                    )
-                )
+        if todo:
+            self.judge.warm_up(todo[0][0])
+        with self.watching("sampling", todo):
+            for subject, task in todo:
+                self.bar.begin(str(task or "references"))
+                if known is None or known[0] != subject:
+                    known = subject, self.judge.reference(subject, add)
+                if task is not None:
+                    fields = self.judge.judged(task, by_task[task], subject, known[1])
+                    more = {
+                        "prepare_seconds": by_task[task].seconds,
+                        "taught": taught[task.lesson.prompts_sha256],
+                    }
+                    add(self.judge.record(task.key(subject), **fields, **more))
+                self.bar.advance()
 
     def is_left(self, subject: Subject, task: Task | None) -> bool:
         """Whether a record is missing; None stands for the references."""
-        keys = self.judge.reference_keys(subject) if task is None else [task.key(subject)]
-        return any(key not in self.done for key in keys)
+        if task is not None:
+            traced = is_traceable(task.asked.method)
+            return self.judge.is_left(task.key(subject), traced=traced)
+        keys = self.judge.reference_keys(subject)
+        return any(self.judge.is_left(key, traced=key.method == FULL) for key in keys)
+
+
+def slowest_first(task: Task) -> tuple[int, int]:
+    """The order in which methods are made ready."""
+    name = task.asked.name.partition("@")[0]
+    return SLOW.index(name) if name in SLOW else len(SLOW), -(task.evaluations or 0)
+
+
+def code_sha256(method: Any) -> str:
+    """A hash of the code a method's settings come from: its classes' modules, and the core's."""
+    kinds = {*type(method).__mro__, *type(getattr(method, "baseline", method)).__mro__}
+    modules = {kind.__module__ for kind in kinds if kind.__module__.startswith("tacache.")}
+    own = {Path(inspect.getsourcefile(sys.modules[name]) or "") for name in modules}
+    return _files_sha256(frozenset({*own, *Path(tacache.__file__).parent.glob("*.py")}))
+
+
+@cache
+def _files_sha256(files: frozenset[Path]) -> str:
+    content = b"".join(file.read_bytes() for file in sorted(files))
+    return hashlib.sha256(version("tacache").encode() + content).hexdigest()
 
 
 def load_prepared(file: Path) -> Prepared:

@@ -15,6 +15,7 @@ from tacache.errors import HostError
 from tacache.metrics import METRICS, Samples, measure
 
 DEFAULT_METRICS = ("psnr", "ssim")
+CPU = torch.device("cpu")
 LIMIT = 999.0  # dB, of equal pictures: JSON has no infinity
 
 
@@ -30,18 +31,20 @@ def as_pixels(values: NDArray[np.float32]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values)).movedim(-1, -3).contiguous()
 
 
-def compare(reference: Result, made: Result, metrics: Sequence[str]) -> Fidelity:
+def compare(
+    reference: Result, made: Result, metrics: Sequence[str], device: torch.device = CPU
+) -> Fidelity:
     """Drift of the latents, and those of the metrics that compare to a reference."""
-    samples = Samples(made.pixels[None], references=reference.pixels[None])
+    samples = Samples(_on(device, made.pixels), references=_on(device, reference.pixels))
     compared = [name for name in metrics if METRICS[name].needs == "references"]
     return Fidelity(
         drift=drift(reference.latents, made.latents), metrics=_values(compared, samples)
     )
 
 
-def score(made: Result, prompt: str, metrics: Sequence[str]) -> Values:
+def score(made: Result, prompt: str, metrics: Sequence[str], device: torch.device = CPU) -> Values:
     """Those of the metrics that need no reference."""
-    samples = Samples(made.pixels[None], prompts=[prompt])
+    samples = Samples(_on(device, made.pixels), prompts=[prompt])
     return _values([name for name in metrics if METRICS[name].needs != "references"], samples)
 
 
@@ -52,6 +55,11 @@ def drift(reference: Tensor, x: Tensor) -> float:
     if not math.isfinite(relative):
         raise HostError("the result has values that are not finite")
     return relative
+
+
+def _on(device: torch.device, pixels: Tensor) -> Tensor:
+    """One sample where metrics run: networks of theirs are slow on a CPU; MPS lacks float64."""
+    return pixels[None].to(device if device.type == "cuda" else CPU)
 
 
 def _values(names: Sequence[str], samples: Samples) -> Values:

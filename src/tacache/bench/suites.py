@@ -3,17 +3,22 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tacache.bench.inside import Inside
 from tacache.bench.judging import FULL
 from tacache.bench.methods import GENERAL, METHODS, published, resolve
 from tacache.errors import TACacheError
 
-OWN = ("tasu", "tasu-10", "fitted")
+OWN = ("tasu", "tasu-10", "damped", "fitted")
+# rivals that cache inside the model rather than its velocities; they know one pipeline
+INSIDE = tuple(name for name, method in METHODS.items() if isinstance(method, Inside))
+INSIDE_OF = "FluxPipeline"
+OUTSIDE = tuple(name for name in METHODS if name not in INSIDE)
 BUDGETS = (25, 17, 13, 10, 7, 5)
 # tau_k / tau_d of table 4 and its full version
 THRESHOLDS = ("0/0", "0.05/0.6", "0.05/0.7", "0.05/0.8", "0.05/0.9", "0.06/0.6", "0.07/0.7",
               "0.08/0.8")  # fmt: skip
-# what stands for the published settings of the pipeline's family
-PUBLISHED = "published"
+# words that stand for the published settings of the pipeline's family, and for INSIDE where it can
+PUBLISHED, ALL_INSIDE = "published", "inside"
 
 
 class Suite(NamedTuple):
@@ -24,12 +29,18 @@ class Suite(NamedTuple):
     evaluations: tuple[int, ...] = BUDGETS
     calibration_count: int = 8
     fine: int | None = None
+    trace: bool = False
 
 
 SUITES: dict[str, Suite] = {
     "main": Suite(
         "tables 1 and 2: every method at every budget, also against 500 steps",
-        (*OWN, *(name for name in METHODS if name not in OWN and "-10" not in name), PUBLISHED),
+        (
+            *OWN,
+            *(name for name in OUTSIDE if name not in OWN and "-10" not in name),
+            ALL_INSIDE,
+            PUBLISHED,
+        ),
         fine=500,
     ),
     "ablation": Suite(
@@ -46,7 +57,7 @@ SUITES: dict[str, Suite] = {
     ),
     "pareto": Suite(
         "the Pareto figures: quality over speedup",
-        (*OWN, "fewer", "teacache", "magcache", "taylorseer-1", "dpm++2m"),
+        (*OWN, "fewer", "teacache", "magcache", "taylorseer-1", "dpm++2m", ALL_INSIDE),
         (35, 30, 25, 21, 17, 15, 13, 11, 10, 9, 8, 7, 6, 5),
     ),
     "calibration": Suite(
@@ -56,10 +67,18 @@ SUITES: dict[str, Suite] = {
         (13, 10, 7),
         calibration_count=60,
     ),
-}
-NOT_YET = {
-    "drift": "use tacache.diagnose meanwhile",
-    "indicators": "tacache calibrate and tacache show --plot draw the figure meanwhile",
+    "drift": Suite(
+        "figure and table of appendix C: drift of states and velocities, cos theta",
+        (*OWN, "reuse-10", "magcache", "teacache", "taylorseer-1", "easycache"),
+        (13, 10, 7),
+        trace=True,
+    ),
+    "indicators": Suite(
+        "figure 2: MI and DI of every step, with their spread over prompts",
+        (FULL,),
+        (),
+        trace=True,
+    ),
 }
 
 
@@ -68,8 +87,6 @@ PLAIN = Suite("methods and budgets as asked for", (), (7, 10, 13, 17, 25))
 
 def choose(name: str | None, **given: Any) -> Suite:
     """The preset of a name, or none, with what was given in place of its own."""
-    if name in NOT_YET:
-        raise TACacheError(f"the suite {name!r} is not there yet: {NOT_YET[name]}")
     if name is not None and name not in SUITES:
         raise TACacheError(f"unknown suite {name!r}: choose from {', '.join(SUITES)}")
     preset = PLAIN if name is None else SUITES[name]
@@ -79,15 +96,32 @@ def choose(name: str | None, **given: Any) -> Suite:
     return chosen
 
 
+def within_steps(budgets: Sequence[int], steps: int) -> list[int]:
+    """The budgets of a preset that a run of so many steps can have."""
+    found = [budget for budget in budgets if budget <= steps]
+    if budgets and not found:
+        raise TACacheError(
+            f"all budgets of the preset are above {steps} steps: give --evaluations of your own"
+        )
+    return found
+
+
 def check_names(methods: Sequence[str]) -> None:
     """A method that is not there stops before a model is loaded."""
     for name in methods:
-        if name not in (FULL, PUBLISHED):
+        if name not in (FULL, PUBLISHED, ALL_INSIDE):
             resolve(name)
 
 
 def expanded(methods: Sequence[str], pipeline: str) -> list[str]:
-    """The methods, with the settings published for the pipeline's family in place of their word."""
+    """The methods, with those that the words stand for in their place, for a pipeline's class."""
     family = pipeline.lower()
-    own = [name for name in published() if name.partition(":")[2].split("-")[0] in family]
-    return [one for name in methods for one in (own if name == PUBLISHED else [name])]
+    inside = INSIDE if pipeline == INSIDE_OF else ()
+    known = {*OUTSIDE, *inside}
+    own = [
+        name
+        for name in published()
+        if name.partition(":")[0] in known and name.partition(":")[2].split("-")[0] in family
+    ]
+    words: dict[str, Sequence[str]] = {PUBLISHED: own, ALL_INSIDE: inside}
+    return [one for name in methods for one in words.get(name, [name])]

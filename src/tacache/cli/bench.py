@@ -41,10 +41,12 @@ def bench(
     ] = None,
     suite: Annotated[
         str | None,
-        typer.Option(help="A preset: main, ablation, thresholds, pareto, calibration."),
+        typer.Option(
+            help="A preset: main, ablation, thresholds, pareto, calibration, drift, indicators."
+        ),
     ] = None,
     evaluations: Annotated[
-        str | None, typer.Option(help="Budgets, with commas between [default: 7,10,13,17,25].")
+        str | None, typer.Option(help="Budgets, with commas between (default: 7,10,13,17,25).")
     ] = None,
     prompts: Annotated[str, typer.Option(help=PROMPTS_HELP)] = "test",
     count: Annotated[int | None, typer.Option(min=1, help="Use the first COUNT prompts.")] = None,
@@ -54,7 +56,7 @@ def bench(
         str, typer.Option(help="Prompts that methods are made ready on, as for --prompts.")
     ] = "calibration",
     calibration_count: Annotated[
-        int | None, typer.Option(min=1, help="How many of them [default: 8].")
+        int | None, typer.Option(min=1, help="How many of them (default: 8).")
     ] = None,
     metrics: Annotated[
         str, typer.Option(help="Metrics, with commas between; a wrong one lists them all.")
@@ -62,12 +64,18 @@ def bench(
     fine: Annotated[
         int | None, typer.Option(min=2, help="Also compare to so many full steps, such as 500.")
     ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Time every run so often; its time is the median.")
+    ] = 1,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Record drift, MI and DI of every step too.")
+    ] = False,
     keep: Annotated[Path | None, typer.Option(help="Keep all pictures in this folder.")] = None,
     retry: Annotated[
         bool, typer.Option("--retry-failed", help="Run again what is recorded as failed.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The records [default: MODEL's name].")
+        Path | None, typer.Option("--out", "-o", help="The records (default: by MODEL's name).")
     ] = None,
     steps: Annotated[int, typer.Option(min=2, help="Steps of the full run.")] = 50,
     height: Height = None,
@@ -90,6 +98,11 @@ def bench(
     magcache (tuned for each budget), magcache:flux (as published), tasu@30 (30 prompts to
     calibrate on), tasu@mine.txt:30 (of a file).
 
+    Full steps are the pipeline's own grid walked by Euler's method, as is the fine reference, also
+    where the pipeline has another solver (UniPC): all methods share one ordinary differential
+    equation and one noise. Times are warm; several processes on one device slow each other down.
+    docs/bench.md has all names, suites, and how the comparison is kept fair.
+
     [bold]Examples[/bold]
 
     tacache bench tiny-flux --methods tasu,fitted,magcache,fewer --evaluations 13,7 --count 4
@@ -100,7 +113,7 @@ def bench(
     """
     from tacache.bench.jobs import Job
     from tacache.bench.runner import drop_failed, run_bench
-    from tacache.bench.suites import check_names, choose, expanded
+    from tacache.bench.suites import check_names, choose, expanded, within_steps
     from tacache.diffusers.loading import Loading, load_pipeline
     from tacache.diffusers.processes import Processes
 
@@ -110,6 +123,7 @@ def bench(
         evaluations=evaluations and tuple(numbers(evaluations)),
         calibration_count=calibration_count,
         fine=fine,
+        trace=trace,
     )
     check_names(chosen.methods)
     call = call_arguments(
@@ -117,7 +131,9 @@ def bench(
     )
     job = Job(
         methods=chosen.methods,
-        evaluations=[k for k in chosen.evaluations if evaluations or k <= steps],
+        evaluations=(
+            chosen.evaluations if evaluations else within_steps(chosen.evaluations, steps)
+        ),
         prompts=read_prompts(own_prompts(model, prompts))[:count],
         calibration=read_prompts(own_prompts(model, calibration))[: chosen.calibration_count],
         call=call,
@@ -126,6 +142,8 @@ def bench(
         metrics=metrics.split(","),
         fine=chosen.fine,
         keep=keep,
+        repeats=repeats,
+        trace=chosen.trace,
     )
     job.check()
     target = out or Path(f"{Path(model).name}.bench.jsonl")

@@ -61,8 +61,10 @@ def _load(model: str, dtype: torch.dtype) -> Any:
 def default_device() -> str:
     """The fastest device there is."""
     if torch.cuda.is_available():
-        # Processes of one launcher share the devices out between them.
-        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+        # Processes of one launcher share the devices out between them, several to a device where
+        # they are more than there are devices.
+        rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        return f"cuda:{rank % count if count else rank}"
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 

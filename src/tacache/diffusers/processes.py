@@ -2,10 +2,13 @@
 
 import atexit
 import os
+import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch.distributed
@@ -30,6 +33,26 @@ class Together:
     def gathered(self, mine: dict[int, Any]) -> dict[int, Any]:
         """Everyone's results by index."""
         return {i: value for part in self.exchange(mine) for i, value in part.items()}
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Who does what: every item of some work goes to the process that is first to take it.
+
+    A claim is a file that only one process can create, in a folder that all of them see.
+    """
+
+    folder: Path | None  # None: there is one process
+
+    def take(self, item: int) -> bool:
+        """Whether this process is to do an item."""
+        if self.folder is None:
+            return True
+        try:
+            (self.folder / str(item)).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -64,3 +87,19 @@ class Processes:
         failures = [reason for reason in together.exchange(None) if reason is not None]
         if failures:
             raise HostError(f"another process failed: {failures[0]}")
+
+    @contextmanager
+    def claiming(self, folder: Path) -> Iterator[Claims]:
+        """Share work out as processes get free; nobody goes on before everybody is done."""
+        with self.failing_together() as together:
+            if self.count == 1:
+                yield Claims(None)
+                return
+            if self.rank == 0:
+                for left in folder.glob("claims-*"):  # by a run that was killed
+                    shutil.rmtree(left)
+            claims = folder / f"claims-{together.exchange(uuid.uuid4().hex)[0]}"
+            claims.mkdir(parents=True, exist_ok=True)
+            yield Claims(claims)
+        if self.rank == 0:
+            shutil.rmtree(claims)

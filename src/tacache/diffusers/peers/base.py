@@ -1,0 +1,132 @@
+"""What every cache inside a model has: settings, how it is put in, and how it meets a budget."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from tacache.diffusers.peers.attaching import Site
+from tacache.errors import PlanError
+from tacache.files import Frozen
+
+LOOSEST = 1e6  # a threshold no run reaches
+LOWEST, HIGHEST = 1e-3, 10.0  # between which thresholds are searched, on a log scale
+BISECTIONS = 10
+
+Settings = TypeVar("Settings", bound=Frozen)
+Seen = TypeVar("Seen")
+
+
+class Tried(NamedTuple):
+    """Settings tried on calibration samples: mean evaluations, and the error of the results."""
+
+    evaluations: float
+    error: float
+
+
+class Trials(Protocol):
+    """Real runs on calibration samples, for a cache to be tuned by."""
+
+    @property
+    def steps(self) -> int:
+        """N, the number of steps of a run."""
+
+    def tried(self, settings: Any) -> Tried:
+        """Run all samples with these settings."""
+
+    def seen(self, settings: Any, look: Callable[[Any], Seen]) -> list[Seen]:
+        """Run each sample, and look at the transformer when it is through."""
+
+
+class Peer(ABC, Generic[Settings]):
+    """A cache inside the model; `published` holds its published settings by name."""
+
+    name: str
+    citation: str
+    needs: str = "it takes at least one"
+    published: Mapping[str, Settings] = MappingProxyType({})
+
+    @abstractmethod
+    def install(self, site: Site, settings: Settings) -> None:
+        """Put it into the model, in a new state; whoever asks for this takes it out."""
+
+    @abstractmethod
+    def candidates(self, trials: Trials, evaluations: int) -> Sequence[Settings]:
+        """Settings that spend the budget, or come nearest to it from below; empty: none do."""
+
+    def check(self, transformer: Any, settings: Settings) -> None:
+        """Raise PlanError where these settings mean nothing for a model; most always do."""
+
+    def available(self) -> None:
+        """Raise HostError where what it needs is not there; most need nothing."""
+
+    def fit(self, trials: Trials, evaluations: int) -> Settings:
+        """Its best settings for a budget: the candidate that ends nearest to full steps."""
+        found = self.candidates(trials, evaluations)
+        if not found:
+            raise PlanError(
+                f"{self.name} cannot run on {evaluations} evaluations of {trials.steps} steps: "
+                f"{self.needs}"
+            )
+        if len(found) == 1:
+            return found[0]
+        return min(found, key=lambda settings: trials.tried(settings).error)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A peer with its settings, ready to be put into a model."""
+
+    peer: Peer[Any]
+    settings: Any
+
+    def install(self, site: Site) -> None:
+        """Put it in."""
+        self.peer.available()
+        self.peer.install(site, self.settings)
+
+
+class Thresholded(Peer[Settings]):
+    """A cache with a `threshold`: the lower it is, the more is evaluated."""
+
+    @abstractmethod
+    def variants(self, steps: int, evaluations: int) -> Sequence[Settings]:
+        """Settings that differ in all but the threshold, which is found for each."""
+
+    def candidates(self, trials: Trials, evaluations: int) -> Sequence[Settings]:
+        """Each variant with the lowest threshold that stays within the budget."""
+        variants = self.variants(trials.steps, evaluations)
+        found = [tightest(trials, settings, evaluations) for settings in variants]
+        if variants and not any(found):
+            fewest = min(trials.tried(with_threshold(one, LOOSEST)).evaluations for one in variants)
+            raise PlanError(
+                f"{self.name} cannot run on {evaluations} evaluations of {trials.steps} steps: the "
+                f"nearest it comes is {fewest:g}"
+            )
+        return [settings for settings in found if settings is not None]
+
+
+def with_threshold(settings: Settings, threshold: float) -> Settings:
+    """The same settings with another threshold."""
+    update: dict[str, Any] = {"threshold": threshold}
+    return settings.model_copy(update=update)
+
+
+def tightest(trials: Trials, settings: Settings, evaluations: int) -> Settings | None:
+    """The lowest threshold whose mean of real runs stays within the budget, by bisection."""
+    best = with_threshold(settings, 0.0 if evaluations == trials.steps else LOOSEST)
+    spent = trials.tried(best).evaluations
+    if spent > evaluations:
+        return None
+    low, high = LOWEST, HIGHEST
+    for _ in range(BISECTIONS):
+        if spent == evaluations:
+            break
+        middle = (low * high) ** 0.5
+        trial = with_threshold(settings, middle)
+        mean = trials.tried(trial).evaluations
+        if spent < mean <= evaluations:
+            spent, best = mean, trial
+        low, high = (middle, high) if mean > evaluations else (low, middle)
+    return best

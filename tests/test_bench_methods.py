@@ -1,0 +1,229 @@
+"""Methods by name, made ready on a lesson: those inside the model, damped, and fitted."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+
+from tacache import HostError, Plan, PlanError, TACacheError
+from tacache.baselines import Problem
+from tacache.bench import Job, Record, methods, run_bench
+from tacache.bench.calls import Caller, Subject
+from tacache.bench.inside import LessonTrials, within
+from tacache.bench.lessons import Lesson, record_walk
+from tacache.bench.methods import METHODS, Planned, follow, load_settings, published, resolve
+from tacache.bench.records import plain
+from tacache.diffusers.peers import PEERS, Cache
+from tacache.diffusers.peers.library import FirstBlockSettings
+from tests.diffusers_support import counted
+from tests.tiny import PIPELINES
+
+FLUX = PIPELINES["flux"]
+STEPS = 6
+PROMPTS = ("a lamp", "a bowl of soup")
+SUBJECT = Subject("a red fox", 0)
+GUIDED = {"true_cfg_scale": 2.0, "negative_prompt": "grey"}
+NEEDS_CACHE_DIT = pytest.mark.skipif(
+    importlib.util.find_spec("cache_dit") is None,
+    reason="cache-dit is not installed: pip install 'tacache[peers]'",
+)
+NAMES = [
+    pytest.param(name, marks=NEEDS_CACHE_DIT) if name.startswith("cache-dit") else name
+    for name in PEERS
+]
+
+
+def call(name: str = "flux", **changes: Any) -> dict[str, Any]:
+    options = PIPELINES[name].call() | {"num_inference_steps": STEPS} | changes
+    options.pop("prompt")
+    return options
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    return FLUX.build()
+
+
+@pytest.fixture(scope="module")
+def caller(pipe) -> Caller:
+    return Caller(pipe, call(**GUIDED), SUBJECT)
+
+
+@pytest.fixture(scope="module")
+def lesson(caller, tmp_path_factory) -> Lesson:
+    made = Lesson(caller, tmp_path_factory.mktemp("lesson"), "given", PROMPTS)
+    for subject in made.subjects:
+        record_walk(caller, made.folder, subject)
+    return made
+
+
+@torch.no_grad()
+def sampled(caller: Caller, method: Any, settings: Any) -> tuple[Any, Any]:
+    """A method's run, and the velocity function that counted it."""
+    with within(method, caller, settings), caller.open(SUBJECT) as velocity:
+        problem = Problem(velocity, velocity.run.noise, caller.times)
+        return method.sample(problem, settings), velocity
+
+
+# --- inside the model -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cache_is_tuned_for_its_budget_and_counted_at_the_model(caller, lesson, name):
+    method = METHODS[name]
+    settings = method.prepare(lesson, 4)
+    spent = LessonTrials(lesson, PEERS[name]).tried(settings).evaluations
+    assert 1 <= spent <= 4
+    x, velocity = sampled(caller, method, settings)
+    assert x.isfinite().all()
+    assert set(velocity.evaluated) <= set(caller.times)
+    assert velocity.evaluated[0] == caller.times[0]
+    assert len(velocity.evaluated) - 0.5 <= velocity.worth <= STEPS
+    again = load_settings(type(settings).__name__, plain(settings))
+    assert again == settings
+    assert method.shown(settings) == plain(settings)
+
+
+def test_with_every_step_it_is_the_full_run(caller, lesson):
+    method = METHODS["diffusers-fbcache"]
+    x, velocity = sampled(caller, method, method.prepare(lesson, STEPS))
+    whole = METHODS["fewer"]  # any method without a cache leaves the model alone
+    with torch.no_grad(), within(whole, caller, None), caller.open(SUBJECT) as full:
+        problem = Problem(full, full.run.noise, caller.times)
+        torch.testing.assert_close(x, method.sample(problem, None), rtol=1e-5, atol=1e-5)
+    assert velocity.evaluated == full.evaluated == list(caller.times[:-1])
+    assert velocity.worth == STEPS
+    assert full.worth is None
+
+
+def test_calls_opened_one_after_the_other_have_caches_in_a_new_state(caller):
+    settings = FirstBlockSettings(threshold=1e6)
+    with torch.no_grad(), caller.inside(Cache(PEERS["diffusers-fbcache"], settings)):
+        for _ in range(2):
+            with caller.open(SUBJECT) as velocity:
+                problem = Problem(velocity, velocity.run.noise, caller.times)
+                METHODS["diffusers-fbcache"].sample(problem, settings)
+            assert velocity.evaluated == [caller.times[0]]
+        with (
+            pytest.raises(HostError, match="one at a time"),
+            caller.inside(Cache(PEERS["dicache"], settings)),
+        ):
+            pass
+
+
+def test_the_model_is_left_alone_where_a_run_fails(caller, pipe):
+    settings = FirstBlockSettings(threshold=1e6)
+    before = [list(vars(part)) for part in pipe.transformer.modules()]
+    with (
+        pytest.raises(RuntimeError, match="stop"),
+        within(METHODS["diffusers-fbcache"], caller, settings),
+        caller.open(SUBJECT),
+    ):
+        raise RuntimeError("stop")
+    assert [list(vars(part)) for part in pipe.transformer.modules()] == before
+    with caller.open(SUBJECT) as velocity:
+        assert velocity.worth is None
+
+
+def job(**changes: Any) -> Job:
+    options = {"methods": [], "evaluations": [3], "prompts": ["a red fox"], "calibration": PROMPTS}
+    return Job(**{**options, "call": call(**GUIDED), **changes})
+
+
+@pytest.fixture(scope="module")
+def records(pipe, tmp_path_factory) -> dict[str, Record]:
+    """A benchmark in which some methods are inside the model, at budgets and as published."""
+    names = ["diffusers-fbcache", "diffusers-taylorseer-lite", "dicache:flux", "damped", "fewer"]
+    out = tmp_path_factory.mktemp("bench") / "r.jsonl"
+    return {one.method: one for one in run_bench(pipe, job(methods=names), out)}
+
+
+def test_a_benchmark_gives_them_the_same_noise_and_grid(records):
+    assert {one.status for one in records.values()} == {"done"}
+    assert len({one.noise_sha256 for one in records.values()}) == 1
+    full = records["full"].evaluated
+    for name, one in records.items():
+        assert name == "fewer" or set(one.evaluated) <= set(full)
+        assert (one.worth is None) == (name.partition(":")[0] not in PEERS)
+    assert records["dicache:flux"].evaluations is None
+    lite = records["diffusers-taylorseer-lite"]
+    assert lite.worth == lite.spent == 3
+    assert records["diffusers-fbcache"].worth > records["diffusers-fbcache"].spent
+    assert records["dicache:flux"].settings == {"threshold": 0.4, "retention": 0.2, "cap": 1.5}
+
+
+def test_flops_are_those_of_the_work(records):
+    full, lite = records["full"], records["diffusers-taylorseer-lite"]
+    assert lite.flops == records["damped"].flops < records["diffusers-fbcache"].flops < full.flops
+
+
+def test_a_model_that_is_not_supported_fails_alone(tmp_path):
+    pipe = PIPELINES["sd3"].build()
+    asked = job(methods=["dicache", "dicache:flux", "fewer"], call=call("sd3"))
+    found = run_bench(pipe, asked, tmp_path / "r.jsonl")
+    assert {one.method: one.status for one in found} == {
+        "full": "done", "dicache": "failed", "dicache:flux": "failed", "fewer": "done",
+    }  # fmt: skip
+    assert "no FLUX transformer" in found[1].reason
+
+
+def test_without_cache_dit_its_methods_fail_with_the_extra_that_is_missing(lesson, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for name in ("cache-dit", "cache-dit:flux", "cache-dit-taylorseer:flux-fast"):
+        with pytest.raises(HostError, match=r"tacache\[peers\]"):
+            resolve(name).method.prepare(lesson, 3)
+
+
+def test_they_are_named_like_the_others():
+    assert {"dicache:flux", "cache-dit:flux-fast", "diffusers-magcache:flux"} <= set(published())
+    assert not resolve("dicache:flux").method.budgeted
+    assert resolve("dicache@1").samples == 1
+    assert [name for name, one in METHODS.items() if getattr(one, "inside", False)] == list(PEERS)
+    with pytest.raises(TACacheError, match="no published setting 'wan': there are flux"):
+        resolve("dicache:wan")
+
+
+@NEEDS_CACHE_DIT
+def test_a_published_setting_that_means_nothing_for_a_model_is_unreachable(lesson):
+    with pytest.raises(PlanError, match="8 first and 0 last blocks has none to skip"):
+        resolve("cache-dit:flux").method.prepare(lesson, None)
+
+
+# --- ours -------------------------------------------------------------------------------------
+
+
+def test_damped_is_tasu_with_its_direction_weakened(lesson):
+    damped, tasu = METHODS["damped"].prepare(lesson, 3), METHODS["tasu"].prepare(lesson, 3)
+    assert isinstance(damped, Plan)
+    assert damped.rule == "damped"
+    assert (damped.anchors, damped.magnitude) == (tasu.anchors, tasu.magnitude)
+    assert damped.direction != tasu.direction
+    assert all(0 <= a <= b for a, b in zip(damped.direction, tasu.direction, strict=True))
+    with lesson.recording() as recording:
+        assert torch.isfinite(follow(recording, damped)).all()
+    assert METHODS["damped"].shown(damped)["rule"] == "damped"
+    assert isinstance(METHODS["damped"], Planned)
+
+
+@pytest.mark.parametrize(("samples", "reason"), [(1, "at least two samples"), (340, "too few")])
+def test_a_fit_that_asks_too_much_is_refused_before_it_starts(
+    caller, lesson, pipe, samples, reason
+):
+    class Same(Lesson):
+        """All samples are the first two, which are recorded."""
+
+        @property
+        def subjects(self) -> list[Subject]:
+            return [lesson.subjects[i % 2] for i in range(len(self.prompts))]
+
+    taught = Same(caller, lesson.folder, "given", tuple(f"prompt {i}" for i in range(samples)))
+    with counted(pipe, FLUX.denoisers) as calls, pytest.raises(PlanError, match=reason):
+        METHODS["fitted"].prepare(taught, 3)
+    assert not calls
+
+
+def test_every_method_says_what_it_is_in_the_help_of_its_module():
+    assert [name for name in ("damped", *PEERS) if name not in (methods.__doc__ or "")] == []

@@ -1,0 +1,366 @@
+"""Caches inside a FLUX transformer: counted at the model, true at zero, gone when taken out."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tacache import HostError, PlanError
+from tacache.baselines.dicache import DiCacheSettings
+from tacache.diffusers.peers import PEERS, Cache, Tried, metered, placed
+from tacache.diffusers.peers.base import LOOSEST, tightest
+from tacache.diffusers.peers.cachedit import DBCache, DBCacheSettings
+from tacache.diffusers.peers.library import (
+    FirstBlockSettings,
+    MagCacheInsideSettings,
+    TaylorSeerInsideSettings,
+    mag_schedule,
+    nearest,
+    spread,
+    taylor_schedule,
+)
+from tacache.diffusers.peers.metering import blocks_of
+from tests.tiny import PIPELINES
+from tests.tiny.flux import BACKBONE, PACKED
+from tests.tiny.weights import seeded
+
+FLUX = PIPELINES["flux"]
+STEPS = 8
+GUIDED = {"true_cfg_scale": 2.0, "negative_prompt": "grey"}
+MISSING = importlib.util.find_spec("cache_dit") is None
+NEEDS_CACHE_DIT = pytest.mark.skipif(
+    MISSING, reason="cache-dit is not installed: pip install 'tacache[peers]'"
+)
+NAMES = [
+    pytest.param(name, marks=NEEDS_CACHE_DIT) if name.startswith("cache-dit") else name
+    for name in PEERS
+]
+EXACT: dict[str, Any] = {
+    "dicache": DiCacheSettings(threshold=0, retention=0),
+    "diffusers-fbcache": FirstBlockSettings(threshold=0),
+    "diffusers-magcache": MagCacheInsideSettings(
+        threshold=0, max_skip=3, retention=0, ratios=(1.0,) * STEPS
+    ),
+    "diffusers-taylorseer": TaylorSeerInsideSettings(interval=1, warm_up=1),
+    "diffusers-taylorseer-lite": TaylorSeerInsideSettings(interval=1, warm_up=1),
+    "cache-dit": DBCacheSettings(threshold=0, first_blocks=1, warm_up=1),
+    "cache-dit-taylorseer": DBCacheSettings(threshold=0, first_blocks=1, warm_up=1),
+}
+# what leaves the first step, and those it must have, and skips the rest
+SKIPPING: dict[str, Any] = {
+    "dicache": DiCacheSettings(threshold=1e6, retention=0.25),
+    "diffusers-fbcache": FirstBlockSettings(threshold=1e6),
+    "diffusers-magcache": MagCacheInsideSettings(
+        threshold=1e6, max_skip=2, retention=0.25, ratios=(1.0,) * STEPS
+    ),
+    "diffusers-taylorseer": TaylorSeerInsideSettings(interval=3, warm_up=2),
+    "diffusers-taylorseer-lite": TaylorSeerInsideSettings(interval=3, warm_up=2),
+    "cache-dit": DBCacheSettings(threshold=1e6, first_blocks=1, warm_up=3),
+    "cache-dit-taylorseer": DBCacheSettings(threshold=1e6, first_blocks=1, warm_up=3),
+}
+SPENT = {
+    "dicache": 2,
+    "diffusers-fbcache": 1,
+    "diffusers-magcache": 4,  # 0, 1, 4, 7
+    "diffusers-taylorseer": 4,  # 0, 1, 3, 6
+    "diffusers-taylorseer-lite": 4,
+    "cache-dit": 3,
+    "cache-dit-taylorseer": 3,
+}
+
+
+@seeded
+def build() -> Any:
+    """The tiny pipeline with two double and three single blocks."""
+    from diffusers import FluxTransformer2DModel
+
+    layers = {"num_layers": 2, "num_single_layers": 3}
+    made = FLUX.build()
+    made.register_modules(
+        transformer=FluxTransformer2DModel(
+            in_channels=PACKED, out_channels=PACKED, **BACKBONE | layers
+        )
+    )
+    return made
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    return build()
+
+
+def latents(pipe: Any, **changes: Any) -> Tensor:
+    options = {"num_inference_steps": STEPS, "output_type": "latent"} | FLUX.call() | changes
+    return pipe(generator=torch.Generator().manual_seed(0), **options).images
+
+
+@pytest.fixture(scope="module")
+def full(pipe) -> dict[bool, Tensor]:
+    """The full runs, without and with two calls a step."""
+    return {False: latents(pipe), True: latents(pipe, **GUIDED)}
+
+
+def cached(pipe: Any, name: str, settings: Any, guided: bool = True) -> tuple[Tensor, list[int]]:
+    """A run with the cache in, and the steps that its meter saw evaluated."""
+    evaluated: list[int] = []
+    with placed(pipe, Cache(PEERS[name], settings), STEPS, 1 + guided) as meter:
+
+        def ask(_: Any, n: int, *__: Any) -> dict[str, Any]:
+            evaluated.extend([n] if meter.took() else [])
+            return {}
+
+        made = latents(pipe, callback_on_step_end=ask, **GUIDED if guided else {})
+    assert meter.steps == STEPS
+    assert len(meter.branches) == 1 + guided
+    cached.worth = meter.worth  # type: ignore[attr-defined]
+    return made, evaluated
+
+
+# --- every one of them ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guided", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_at_zero_it_is_the_full_run(pipe, full, name, guided):
+    made, evaluated = cached(pipe, name, EXACT[name], guided)
+    torch.testing.assert_close(made, full[guided], rtol=1e-5, atol=1e-5)
+    assert evaluated == list(range(STEPS))
+    assert cached.worth == STEPS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_skipped_steps_are_not_counted_and_cost_what_they_run(pipe, full, name):
+    made, evaluated = cached(pipe, name, SKIPPING[name])
+    assert evaluated[0] == 0
+    assert len(evaluated) == SPENT[name]
+    assert made.isfinite().all()
+    assert not torch.equal(made, full[True])
+    assert SPENT[name] <= cached.worth < STEPS
+    whole = ("diffusers-magcache", "diffusers-taylorseer-lite")  # these run no block at a skip
+    assert (cached.worth == SPENT[name]) == (name in whole)
+    assert torch.equal(cached(pipe, name, SKIPPING[name])[0], made)  # in a new state
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_taken_out_the_pipeline_is_as_before(pipe, full, name):
+    def everything() -> list[dict[str, Any]]:
+        parts = list(pipe.transformer.modules())
+        return [*(dict(vars(part)) for part in parts), *(dict(part._modules) for part in parts)]
+
+    def stop(*_: Any) -> dict[str, Any]:
+        raise RuntimeError("stop")
+
+    before, hooks = everything(), len(pipe.transformer._forward_hooks)
+    cache = Cache(PEERS[name], SKIPPING[name])
+    with pytest.raises(RuntimeError, match="stop"), placed(pipe, cache, STEPS, 2):
+        latents(pipe, callback_on_step_end=stop, **GUIDED)
+    after = everything()
+    assert all(list(a) == list(b) for a, b in zip(before, after, strict=True))
+    assert all(a[k] is b[k] for a, b in zip(before, after, strict=True) for k in a)
+    assert len(pipe.transformer._forward_hooks) == hooks
+    layers = [x for block in blocks_of(pipe.transformer) for x in block.modules()]
+    assert not any(layer._forward_hooks for layer in layers)
+    assert not pipe.transformer.is_cache_enabled
+    assert torch.equal(latents(pipe, **GUIDED), full[True])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_guidance_branches_are_kept_apart(pipe, name):
+    """With the same text in both branches, guidance changes nothing, whatever is skipped."""
+    same = {"true_cfg_scale": 2.0, "negative_prompt": FLUX.call()["prompt"]}
+    with placed(pipe, Cache(PEERS[name], SKIPPING[name]), STEPS, 2):
+        guided = latents(pipe, **same)
+    with placed(pipe, Cache(PEERS[name], SKIPPING[name]), STEPS, 1):
+        alone = latents(pipe)
+    torch.testing.assert_close(guided, alone, rtol=1e-4, atol=1e-4)
+
+
+# --- counting ---------------------------------------------------------------------------------
+
+
+def test_the_meter_counts_calls_of_the_late_block_and_no_other_branch(pipe):
+    with metered(pipe.transformer) as meter:
+        latents(pipe, num_inference_steps=2, **GUIDED)
+        assert list(meter.branches) == ["cond", "uncond"]
+        assert meter.took()
+        assert not meter.took()
+        with pipe.transformer.cache_context("uncond"):
+            blocks_of(pipe.transformer)[-1].attn.to_q(torch.zeros(1, 3, 32))
+        assert not meter.took()
+        with pipe.transformer.cache_context("cond"):
+            blocks_of(pipe.transformer)[-1].attn.to_q(torch.zeros(1, 3, 32))
+        assert meter.took()
+    assert "cache_context" not in vars(pipe.transformer)
+
+
+def test_a_meter_that_saw_nothing_is_worth_nothing(pipe):
+    with metered(pipe.transformer) as meter:
+        assert meter.worth == 0
+
+
+# --- refusals ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("sd3", "no FLUX transformer"), ("flux-kontext", "cache_context")]
+)
+def test_other_models_are_refused(name, reason):
+    cache = Cache(PEERS["dicache"], SKIPPING["dicache"])
+    with pytest.raises(HostError, match=reason), placed(PIPELINES[name].build(), cache, STEPS, 1):
+        pass
+
+
+def test_a_second_cache_is_refused(pipe):
+    from diffusers import FirstBlockCacheConfig
+
+    cache = Cache(PEERS["dicache"], SKIPPING["dicache"])
+    with (
+        placed(pipe, cache, STEPS, 1),
+        pytest.raises(HostError, match="already"),
+        placed(pipe, cache, STEPS, 1),
+    ):
+        pass
+    pipe.transformer.enable_cache(FirstBlockCacheConfig())
+    try:
+        with pytest.raises(HostError, match="already"), placed(pipe, cache, STEPS, 1):
+            pass
+    finally:
+        pipe.transformer.disable_cache()
+
+
+def test_without_cache_dit_its_extra_is_named(pipe, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    cache = Cache(PEERS["cache-dit"], SKIPPING["cache-dit"])
+    with pytest.raises(HostError, match=r"tacache\[peers\]"), placed(pipe, cache, STEPS, 1):
+        pass
+
+
+def test_cache_dit_is_refused_beside_other_processes(pipe, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(HostError, match="one process"):
+        PEERS["cache-dit"].available()
+
+
+@NEEDS_CACHE_DIT
+def test_cache_dit_needs_blocks_to_skip(pipe):
+    cache = Cache(PEERS["cache-dit"], DBCacheSettings())
+    with pytest.raises(PlanError, match="the model has 5"), placed(pipe, cache, STEPS, 1):
+        pass
+
+
+# --- tuning -----------------------------------------------------------------------------------
+
+
+class _Trials:
+    """Runs that are counted by a formula: evaluations fall as the threshold rises."""
+
+    steps = 20
+
+    def __init__(self, fewest: float = 1.0) -> None:
+        self.fewest, self.asked = fewest, 0
+
+    def tried(self, settings: Any) -> Tried:
+        self.asked += 1
+        threshold = getattr(settings, "threshold", 0)
+        spent = max(self.fewest, self.steps / (1 + 10 * threshold))
+        return Tried(round(spent), error=abs(hash(settings)) % 97)
+
+    def seen(self, settings: Any, look: Any) -> list[Any]:
+        return [[1.0, *(1.05 for _ in range(19))], [1.0, *(1.03 for _ in range(19))]]
+
+
+@pytest.mark.parametrize("evaluations", [20, 13, 5])
+def test_a_threshold_is_found_that_meets_the_budget(evaluations):
+    trials = _Trials()
+    found = tightest(trials, FirstBlockSettings(threshold=LOOSEST), evaluations)
+    assert trials.tried(found).evaluations == evaluations
+    assert (found.threshold == 0) == (evaluations == 20)
+    assert trials.asked < 15
+
+
+@pytest.mark.parametrize("name", ["dicache", "diffusers-fbcache", "cache-dit"])
+def test_a_budget_below_what_it_must_have_is_unreachable_with_the_nearest(name):
+    with pytest.raises(PlanError, match="nearest it comes is 6"):
+        PEERS[name].fit(_Trials(fewest=6), 4)
+
+
+def test_dicache_keeps_as_much_of_its_retention_as_the_budget_has_room_for():
+    variants = PEERS["dicache"].variants
+    assert {one.retention for one in variants(50, 25)} == {0.2, 0.0}
+    assert {one.retention for one in variants(50, 7)} == {0.1, 0.0}
+    assert {one.retention for one in variants(50, 4)} == {0.0}
+    assert {one.cap for one in variants(50, 4)} == {1.5, 2.0}
+
+
+@pytest.mark.parametrize("name", ["diffusers-magcache", "diffusers-taylorseer-lite"])
+@pytest.mark.parametrize("evaluations", [20, 7, 3])
+def test_schedules_known_before_a_run_spend_the_budget(name, evaluations):
+    schedule = mag_schedule if "mag" in name else taylor_schedule
+    found = PEERS[name].candidates(_Trials(), evaluations)
+    assert 1 <= len(found) <= 48
+    spent = {len(schedule(settings, 20)) for settings in found}
+    assert len(spent) == 1
+    assert evaluations - 1 <= spent.pop() <= evaluations
+    assert PEERS[name].fit(_Trials(), evaluations) in found
+
+
+def test_taylorseer_cannot_run_on_one_evaluation():
+    with pytest.raises(PlanError, match="one of every interval"):
+        PEERS["diffusers-taylorseer"].fit(_Trials(), 1)
+
+
+def test_magcache_takes_the_mean_ratios_of_the_model():
+    (ratio,) = {round(r, 6) for r in PEERS["diffusers-magcache"].measured(_Trials())[1:]}
+    assert ratio == 1.04
+
+
+def test_published_ratios_are_taken_to_other_numbers_of_steps():
+    assert nearest((1.0, 2.0, 3.0), 5) == (1.0, 1.0, 2.0, 3.0, 3.0)  # halves to the even one
+    assert nearest((1.0, 2.0, 3.0), 1) == (1.0,)
+
+
+def test_of_many_candidates_both_ends_are_kept():
+    assert len(spread(range(100))) == 24
+    assert (spread(range(100))[0], spread(range(100))[-1]) == (0, 99)
+
+
+@pytest.mark.parametrize("name", ["diffusers-magcache", "diffusers-taylorseer-lite"])
+@pytest.mark.parametrize("evaluations", [3, 6])
+def test_schedules_are_those_the_library_runs(pipe, name, evaluations):
+    class Short(_Trials):
+        steps = STEPS
+
+        def seen(self, settings: Any, look: Any) -> list[Any]:
+            return [[1.0, 1.2, 1.1, 1.05, 0.99, 0.97, 0.9, 0.8]]
+
+    schedule = mag_schedule if "mag" in name else taylor_schedule
+    for settings in PEERS[name].candidates(Short(), evaluations)[:2]:
+        assert cached(pipe, name, settings)[1] == list(schedule(settings, STEPS))
+
+
+def test_magcache_measures_ratios_with_diffusers_own_measurement(pipe):
+    from tacache.diffusers.peers.library import _calibrated
+
+    asking = MagCacheInsideSettings(threshold=0, max_skip=1, retention=0)
+    seen: list[list[float]] = []
+
+    def look(*_: Any) -> dict[str, Any]:
+        seen.append(list(_calibrated(pipe.transformer)))
+        return {}
+
+    with placed(pipe, Cache(PEERS["diffusers-magcache"], asking), STEPS, 2):
+        latents(pipe, callback_on_step_end=look, **GUIDED)
+    ratios = seen[-1]
+    assert len(ratios) == STEPS
+    assert ratios[0] == 1.0
+    assert all(0.2 < ratio < 5 for ratio in ratios)
+
+
+def test_names_say_whether_cache_dit_is_calibrated():
+    assert [DBCache().name, DBCache(order=1).name] == ["cache-dit", "cache-dit-taylorseer"]
