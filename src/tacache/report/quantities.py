@@ -1,0 +1,165 @@
+"""What a record says in numbers, by name: `full.psnr`, `fine.drift`, `score.clip-iqa`, `seconds`.
+
+A metric that a newer benchmark adds needs nothing here; it is shown under its own name.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal
+
+from tacache.bench.records import Fidelity, Record, Values
+from tacache.files import Frozen
+from tacache.metrics import METRICS
+from tacache.report.traces import mean_cosine, velocity_drift
+
+Better = Literal["higher", "lower"]
+Getter = Callable[[Record, Record | None], float | None]
+GROUPS = ("full", "fine", "score")  # what stands before the dot
+EQUAL = 999.0  # how a record says that two pictures are equal, in dB
+IDENTICAL = 100.0  # what that counts as in a mean
+
+
+class Quantity(Frozen):
+    """How one number of a record is named, written and compared (None: it is not)."""
+
+    name: str
+    title: str
+    better: Better | None = None
+    digits: int = 3
+    unit: str = ""
+
+    @property
+    def group(self) -> str:
+        """full, fine or score; cost for all others."""
+        first, dot, _ = self.name.partition(".")
+        return first if dot else "cost"
+
+    @property
+    def metric(self) -> str:
+        """Its name without what it is compared to."""
+        return self.name.partition(".")[2] or self.name
+
+
+def _speedup(record: Record, full: Record | None) -> float | None:
+    """Times faster than the full run of the same sample on the same device."""
+    if full is None or not record.seconds or not full.seconds:
+        return None
+    alike = (full.machine.device, full.processes) == (record.machine.device, record.processes)
+    return full.seconds / record.seconds if alike else None
+
+
+def _calibration(record: Record, full: Record | None) -> float | None:
+    """Evaluations of the full runs that the method was made ready on."""
+    return None if record.taught is None else float(record.taught.samples * record.steps)
+
+
+def _teraflops(record: Record, full: Record | None) -> float | None:
+    return None if record.flops is None else record.flops / 1e12
+
+
+def _memory(record: Record, full: Record | None) -> float | None:
+    return None if record.memory_bytes is None else record.memory_bytes / 2**30
+
+
+COSTS: dict[str, tuple[Quantity, Getter]] = {
+    quantity.name: (quantity, getter)
+    for quantity, getter in (
+        (
+            Quantity(name="evaluations", title="evaluations", digits=1),
+            lambda record, full: float(record.spent),
+        ),
+        (
+            Quantity(name="seconds", title="time", better="lower", digits=2, unit="s"),
+            lambda record, full: record.seconds,
+        ),
+        (
+            Quantity(name="speedup", title="speedup", better="higher", digits=2, unit="x"),
+            _speedup,
+        ),
+        (
+            Quantity(name="prepare", title="tuning", digits=1, unit="s"),
+            lambda record, full: record.prepare_seconds,
+        ),
+        (Quantity(name="calibration", title="calibration evaluations", digits=0), _calibration),
+        (Quantity(name="flops", title="TFLOPs", digits=3), _teraflops),
+        (Quantity(name="memory", title="peak memory", digits=2, unit="GiB"), _memory),
+        (
+            Quantity(name="drift-evaluated", title="velocity drift, evaluated", digits=4),
+            lambda record, full: velocity_drift(record, evaluated=True),
+        ),
+        (
+            Quantity(name="drift-cached", title="velocity drift, cached", digits=4),
+            lambda record, full: velocity_drift(record, evaluated=False),
+        ),
+        (
+            Quantity(name="cos-theta", title="cos theta", digits=3),
+            lambda record, full: mean_cosine(record),
+        ),
+    )
+}
+DIGITS = {"psnr": 2, "ssim": 4, "lpips": 4, "drift": 4}
+UNITS = {"psnr": "dB"}
+
+
+def quantity(name: str) -> Quantity:
+    """All there is to know of a name."""
+    if name in COSTS:
+        return COSTS[name][0]
+    metric = name.partition(".")[2]
+    kind = metric.partition("-")[0] if not metric.startswith("motion-") else metric[7:]
+    known = METRICS.get(metric)
+    return Quantity(
+        name=name,
+        title="drift" if metric == "drift" else known.title if known else metric,
+        better="lower" if metric == "drift" else known.better if known else None,
+        digits=DIGITS.get(kind, 3),
+        unit=UNITS.get(kind, ""),
+    )
+
+
+def measured(record: Record, full: Record | None) -> dict[str, float]:
+    """Every number of a finished record; `full` is the full run of the same sample."""
+    found = {name: getter(record, full) for name, (_, getter) in COSTS.items()}
+    numbers = {name: value for name, value in found.items() if value is not None}
+    for name, value in _judged(record):
+        if not isinstance(value, str):
+            numbers[name] = IDENTICAL if value >= EQUAL else value
+    return numbers
+
+
+def unmeasured(record: Record) -> dict[str, str]:
+    """Every metric that has no number, with the reason."""
+    return {name: value for name, value in _judged(record) if isinstance(value, str)}
+
+
+def in_order(names: Iterable[str]) -> list[Quantity]:
+    """Quantities as columns stand: to full, to fine, scores, costs; metrics as they are listed."""
+    metrics = ["psnr", "ssim", "lpips", "lpips-vgg", "drift", *METRICS]
+    found = [quantity(name) for name in dict.fromkeys(names)]
+
+    def place(one: Quantity) -> tuple[int, int]:
+        if one.group == "cost":
+            return len(GROUPS), list(COSTS).index(one.name)
+        return GROUPS.index(one.group), _index(metrics, one.metric)
+
+    return sorted(found, key=place)
+
+
+def _judged(record: Record) -> Iterator[tuple[str, float | str]]:
+    """Fidelity to both references, and scores."""
+    references: tuple[tuple[str, Fidelity | None], ...] = (
+        ("full", record.to_full),
+        ("fine", record.to_fine),
+    )
+    for group, fidelity in references:
+        if fidelity is not None:
+            yield f"{group}.drift", fidelity.drift
+            yield from _named(group, fidelity.metrics)
+    yield from _named("score", record.scores)
+
+
+def _named(group: str, values: Values) -> Iterator[tuple[str, float | str]]:
+    return ((f"{group}.{name}", value) for name, value in values.items())
+
+
+def _index(names: Sequence[str], name: str) -> int:
+    return names.index(name) if name in names else len(names)

@@ -1,0 +1,134 @@
+"""`tacache report`: the files it writes, and the README it keeps true."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from report_support import bench, save
+from typer.testing import CliRunner
+
+from tacache.cli import app
+from tacache.report import Summary, fill, read_study, study
+from tacache.report.readme import marked
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, ["report", *map(str, arguments)])
+
+
+def one_line(result) -> str:
+    (line,) = result.stderr.splitlines()
+    assert result.exit_code == 2
+    return line
+
+
+@pytest.fixture
+def results(tmp_path) -> Path:
+    return save(bench(), tmp_path / "in" / "main.jsonl")
+
+
+@pytest.fixture
+def quick(monkeypatch) -> None:
+    """One figure only."""
+    from tacache.report import figures
+
+    monkeypatch.setattr(figures, "FIGURES", {"pareto": figures.FIGURES["pareto"]})
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_report_is_a_folder(results, tmp_path):
+    before = results.read_bytes()
+    made = run(results, "-o", tmp_path / "out")
+    assert made.exit_code == 0, made.output
+    assert "6 files in" in made.stdout
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "index.html", "main-pareto.png", "main-pareto.svg", "main.csv", "main.md", "summary.json",
+    ]  # fmt: skip
+    assert Summary.load(tmp_path / "out" / "summary.json").studies == (study("main", bench()),)
+    assert results.read_bytes() == before
+
+
+@pytest.mark.usefixtures("quick")
+def test_several_files_are_several_studies_and_json_names_what_was_written(results, tmp_path):
+    other = save(bench()[:4], tmp_path / "in" / "other.jsonl")
+    made = run(results, other, "-o", tmp_path / "out", "--pictures", 0, "--json")
+    assert made.exit_code == 0, made.output
+    facts = json.loads(made.stdout)
+    assert all(Path(file).is_file() for file in facts["files"])
+    assert {Path(file).name for file in facts["files"]} >= {"main.md", "other.md", "index.html"}
+    assert (tmp_path / "out" / "index.html").read_text().count('class="study"') == 2
+
+
+def test_a_document_gets_its_tables_and_nothing_else_is_written(results, tmp_path):
+    document = tmp_path / "README.md"
+    document.write_text("before\n<!-- tacache report: main -->\n<!-- end -->\nafter\n")
+    made = run(results, "--into", document)
+    assert made.exit_code == 0, made.output
+    assert "has new tables" in made.stdout
+    text = document.read_text()
+    assert "| fitted | **39.10" in text
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert not (tmp_path / "report").exists()
+    again = run(results, "--into", document, "--json")
+    assert json.loads(again.stdout) == {"files": [], "changed": False}
+    assert "is as it was measured" in run(results, "--into", document).stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot read"),
+        ("no marks\n", "shows none of main: put <!-- tacache report: main -->"),
+        ("<!-- tacache report: main full.psrn -->\n<!-- end -->\n", "has no 'full.psrn'"),
+    ],
+)
+def test_documents_that_cannot_be_filled_are_left_alone(results, tmp_path, content, message):
+    document = tmp_path / "README.md"
+    if content is not None:
+        document.write_text(content)
+    assert message in one_line(run(results, "--into", document))
+    assert content is None or document.read_text() == content
+
+
+def test_mistakes_are_one_line(results, tmp_path):
+    assert "there is no results file" in one_line(run(tmp_path / "none.jsonl"))
+    notes = tmp_path / "notes.txt"
+    notes.write_text("do not lose this\n")
+    assert "is no file of records" in one_line(run(notes, "-o", tmp_path / "out"))
+    assert "two results files are named" in one_line(run(results, results))
+    assert not (tmp_path / "out").exists()
+    assert not Path("report").exists()
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_what_is_missing_is_said_before_anything_is_written(
+    results, tmp_path, package, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    assert "pip install 'tacache[report]'" in one_line(run(results, "-o", tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_has_examples():
+    shown = run("--help").stdout
+    for text in ("Examples", "tacache report results.jsonl -o report", "--into", "--pictures"):
+        assert text in shown
+
+
+def test_the_readme_shows_what_was_measured():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    names = marked(text)
+    if not names:
+        pytest.skip("README.md has no <!-- tacache report: NAME --> yet")
+    missing = [name for name in names if not (RESULTS / f"{name}.jsonl").is_file()]
+    assert not missing, f"README.md shows {missing}, which benchmarks/results does not have"
+    studies = {name: read_study(RESULTS / f"{name}.jsonl") for name in names}
+    files = " ".join(f"benchmarks/results/{name}.jsonl" for name in studies)
+    assert fill(text, studies) == text, f"run: tacache report {files} --into README.md"
