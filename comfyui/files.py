@@ -1,0 +1,51 @@
+"""Where profiles and plans lie: in ComfyUI's models folder, under `tacache`."""
+
+from pathlib import Path
+
+import folder_paths
+
+from tacache import HostError, Plan, Profile
+
+FOLDER = "tacache"
+PROFILE, PLAN = ".profile.json", ".plan.json"
+NONE = "none"
+
+folder_paths.add_model_folder_path(FOLDER, str(Path(folder_paths.models_dir) / FOLDER))
+
+
+def names(suffix: str) -> list[str]:
+    """What a node offers: `none`, and every file of this kind."""
+    return [NONE, *sorted(n for n in folder_paths.get_filename_list(FOLDER) if n.endswith(suffix))]
+
+
+def stamp(name: str) -> float:
+    """A number that changes with the file, so that ComfyUI reads it again."""
+    path = folder_paths.get_full_path(FOLDER, name)
+    return Path(path).stat().st_mtime if path else 0.0
+
+
+def load_profile(name: str) -> Profile:
+    """The profile of this name."""
+    return Profile.load(_found(name))
+
+
+def load_plan(name: str) -> Plan:
+    """The plan of this name."""
+    return Plan.load(_found(name))
+
+
+def target(name: str, suffix: str) -> Path:
+    """Where a file of this name is written; names that lead out of the folder are refused."""
+    folder = Path(folder_paths.get_folder_paths(FOLDER)[0]).resolve()
+    path = (folder / (name.removesuffix(suffix) + suffix)).resolve()
+    if not name.removesuffix(suffix).strip() or folder not in path.parents:
+        raise HostError(f"{name!r} is no name for a file in {folder}: give one like 'flux'")
+    return path
+
+
+def _found(name: str) -> Path:
+    path = folder_paths.get_full_path(FOLDER, name)
+    if path is None:
+        folder = folder_paths.get_folder_paths(FOLDER)[0]
+        raise HostError(f"there is no {name!r} in {folder}: calibrate, or put the file there")
+    return Path(path)

@@ -1,0 +1,266 @@
+"""The nodes: prompts, calibrate, plan, fit, sampler."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import comfy.samplers
+
+from tacache import HostError, Plan, PlanError, Profile, ProfileError, TACacheError, make_plan
+from tacache.prompts import BUILT_IN, read_prompts
+
+from . import files
+from .runs import Job, fitted, profiles
+from .sampling import follow_plan
+
+logger = logging.getLogger("tacache.comfyui")
+
+Inputs = dict[str, dict[str, tuple[Any, ...]]]
+
+CATEGORY = "sampling/tacache"
+OWN = "own"
+# how a plan is asked for -> what make_plan gets of the node's numbers
+ASKED: dict[str, Callable[..., dict[str, float]]] = {
+    "evaluations": lambda evaluations, **_: {"evaluations": evaluations},
+    "speedup": lambda speedup, **_: {"speedup": speedup},
+    "thresholds": lambda tau_k, tau_d, **_: {"tau_k": tau_k, "tau_d": tau_d},
+}
+EVALUATIONS = (
+    "INT",
+    {"default": 13, "min": 1, "max": 1000, "tooltip": "How often the model is evaluated."},
+)
+RUNS: dict[str, tuple[Any, ...]] = {
+    "model": ("MODEL",),
+    "positive": ("CONDITIONING", {"tooltip": "One prompt, or a list as TACache Prompts makes it."}),
+    "negative": ("CONDITIONING", {"tooltip": "With cfg 1 it is not used: connect the positive."}),
+    "cfg": ("FLOAT", {"default": 1.0, "min": 0.0, "max": 100.0, "step": 0.1}),
+    "latent_image": ("LATENT",),
+    "sigmas": ("SIGMAS",),
+    "first_seed": ("INT", {"default": 0, "min": 0, "max": 2**53}),
+    "seeds": ("INT", {"default": 1, "min": 1, "max": 64, "tooltip": "Runs of each prompt."}),
+    "name": ("STRING", {"default": "flux", "tooltip": "The file's, in models/tacache."}),
+}
+
+
+class TACachePrompts:
+    """Prompts as a list of conditionings: a set that ships with TACache, or one's own lines."""
+
+    CATEGORY, FUNCTION = CATEGORY, "encode"
+    DESCRIPTION = "Prompts for TACache Calibrate and TACache Fit, one conditioning each."
+    RETURN_TYPES, OUTPUT_IS_LIST = ("CONDITIONING",), (True,)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:  # noqa: N802
+        """What ComfyUI asks for."""
+        return {
+            "required": {
+                "clip": ("CLIP",),
+                "prompts": ([*BUILT_IN, OWN], {"tooltip": "'own' takes the lines of the text."}),
+                "count": ("INT", {"default": 8, "min": 1, "max": 1000}),
+                "text": ("STRING", {"multiline": True, "tooltip": "One prompt a line."}),
+            }
+        }
+
+    def encode(self, clip: Any, prompts: str, count: int, text: str) -> tuple[list[Any]]:
+        """The first `count` prompts, encoded as ComfyUI's own text node does it."""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        found = (lines if prompts == OWN else read_prompts(prompts))[:count]
+        if not found:
+            raise HostError("there is no prompt: write one a line into the text")
+        return ([clip.encode_from_tokens_scheduled(clip.tokenize(one)) for one in found],)
+
+
+class TACacheCalibrate:
+    """Runs full steps and measures how the velocity changes from step to step."""
+
+    CATEGORY, FUNCTION, OUTPUT_NODE, INPUT_IS_LIST = CATEGORY, "calibrate", True, True
+    DESCRIPTION = "Full runs of every prompt and seed, measured into a profile: once per model."
+    RETURN_TYPES, RETURN_NAMES = ("TACACHE_PROFILE",), ("profile",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:  # noqa: N802
+        """What ComfyUI asks for."""
+        return {"required": RUNS, "optional": {"add_to": ("TACACHE_PROFILE",)}}
+
+    def calibrate(self, name: list[str], add_to: list[Profile] | None = None, **inputs: Any) -> Any:
+        """Save and return the profile; of a cancelled calibration the finished runs are kept."""
+        job, path = _job(inputs), files.target(name[0], files.PROFILE)
+        measured: list[Profile] = []
+        try:
+            for one in profiles(job):
+                measured.append(one)
+            profile = Profile.merge([*(add_to or []), *measured])
+        except BaseException:
+            if measured:
+                kept = Profile.merge(measured).save(_beside(path))
+                logger.warning("the calibration stopped: its finished runs are in %s", kept)
+            raise
+        profile.save(path)
+        said = f"{profile.samples} samples, {profile.steps} steps: {path.name}"
+        return {"ui": {"text": [said]}, "result": (profile,)}
+
+
+class TACachePlan:
+    """Decides from a profile which steps to evaluate."""
+
+    CATEGORY, FUNCTION, OUTPUT_NODE = CATEGORY, "plan", True
+    DESCRIPTION = "A plan from a profile, by evaluations, speedup or the paper's thresholds."
+    RETURN_TYPES, RETURN_NAMES = ("TACACHE_PLAN",), ("plan",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:  # noqa: N802
+        """What ComfyUI asks for."""
+        return {
+            "required": {
+                "profile_file": (files.names(files.PROFILE),),
+                "by": (list(ASKED),),
+                "evaluations": EVALUATIONS,
+                "speedup": ("FLOAT", {"default": 4.0, "min": 1.0, "max": 100.0, "step": 0.1}),
+                "tau_k": ("FLOAT", {"default": 0.04, "min": 0.0, "max": 10.0, "step": 0.001}),
+                "tau_d": ("FLOAT", {"default": 0.4, "min": 0.0, "max": 10.0, "step": 0.01}),
+                "max_skip": ("INT", {"default": 12, "min": 1, "max": 1000}),
+                "name": ("STRING", {"default": "", "tooltip": "Empty: the plan is not saved."}),
+            },
+            "optional": {"profile": ("TACACHE_PROFILE",), "sigmas": ("SIGMAS",)},
+        }
+
+    @classmethod
+    def IS_CHANGED(cls, profile_file: str = files.NONE, **_: Any) -> float:  # noqa: N802
+        """Run again when the file changes."""
+        return files.stamp(profile_file)
+
+    def plan(
+        self,
+        profile_file: str,
+        by: str,
+        max_skip: int,
+        name: str,
+        profile: Profile | None = None,
+        sigmas: Any = None,
+        **numbers: float,
+    ) -> Any:
+        """The plan, on the profile's grid or on these sigmas; saved where a name is given."""
+        found = _one_of({"profile": profile, "profile_file": _file(profile_file)}, ProfileError)
+        measured = found if isinstance(found, Profile) else files.load_profile(found)
+        if sigmas is not None:
+            measured = measured.resample(sigmas.tolist())
+        wanted: Any = ASKED[by](**numbers)
+        plan = make_plan(measured, max_skip=max_skip, **wanted)
+        if name:
+            plan.save(files.target(name, files.PLAN))
+        return {"ui": {"text": [_summary(plan)]}, "result": (plan,)}
+
+
+class TACacheFit:
+    """Fits a plan's anchors and weights to the model itself."""
+
+    CATEGORY, FUNCTION, OUTPUT_NODE, INPUT_IS_LIST = CATEGORY, "fit", True, True
+    DESCRIPTION = "A plan fitted on full runs of every prompt and seed; takes long, once per model."
+    RETURN_TYPES, RETURN_NAMES = ("TACACHE_PLAN",), ("plan",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:  # noqa: N802
+        """What ComfyUI asks for."""
+        most = {"default": 3000, "min": 1, "max": 10**6, "tooltip": "Evaluations that may be spent"}
+        return {"required": {**RUNS, "evaluations": EVALUATIONS, "max_evaluations": ("INT", most)}}
+
+    def fit(
+        self, name: list[str], evaluations: list[int], max_evaluations: list[int], **inputs: Any
+    ) -> Any:
+        """Save and return the plan."""
+        path = files.target(name[0], files.PLAN)
+        plan = fitted(_job(inputs), evaluations[0], max_evaluations[0])
+        plan.save(path)
+        return {"ui": {"text": [_summary(plan)]}, "result": (plan,)}
+
+
+class TACacheSampler:
+    """A sampler that follows a plan."""
+
+    CATEGORY, FUNCTION = CATEGORY, "sampler"
+    DESCRIPTION = "For SamplerCustom and SamplerCustomAdvanced: Euler, evaluated at anchors only."
+    RETURN_TYPES = ("SAMPLER",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> Inputs:  # noqa: N802
+        """What ComfyUI asks for."""
+        return {
+            "required": {
+                "file": (
+                    [*files.names(files.PLAN), *files.names(files.PROFILE)[1:]],
+                    {"tooltip": "A plan, or a profile; 'none' where one is connected."},
+                ),
+                "evaluations": (
+                    "INT",
+                    {**EVALUATIONS[1], "tooltip": "With a profile; a plan has its own."},
+                ),
+            },
+            "optional": {"plan": ("TACACHE_PLAN",), "profile": ("TACACHE_PROFILE",)},
+        }
+
+    @classmethod
+    def IS_CHANGED(cls, file: str = files.NONE, **_: Any) -> float:  # noqa: N802
+        """Run again when the file changes."""
+        return files.stamp(file)
+
+    def sampler(
+        self,
+        file: str,
+        evaluations: int,
+        plan: Plan | None = None,
+        profile: Profile | None = None,
+    ) -> tuple[Any]:
+        """A SAMPLER of ComfyUI; a profile is planned when the sigmas are known."""
+        found = _one_of({"plan": plan, "profile": profile, "file": _file(file)}, PlanError)
+        if isinstance(found, str):
+            load = files.load_plan if found.endswith(files.PLAN) else files.load_profile
+            found = load(found)
+        options = {"source": found, "evaluations": evaluations}
+        return (comfy.samplers.KSAMPLER(follow_plan, options),)
+
+
+def _job(inputs: dict[str, list[Any]]) -> Job:
+    """The runs, from inputs that all come as lists; prompts may have several entries."""
+    one = {name: values[0] for name, values in inputs.items()}
+    first = one["first_seed"]
+    return Job(
+        model=one["model"],
+        positive=inputs["positive"],
+        negative=inputs["negative"],
+        cfg=one["cfg"],
+        latent=one["latent_image"],
+        sigmas=one["sigmas"],
+        seeds=range(first, first + one["seeds"]),
+    )
+
+
+def _one_of(sources: dict[str, Any], error: type[TACacheError]) -> Any:
+    given = {name: source for name, source in sources.items() if source is not None}
+    if len(given) != 1:
+        said = f"{' and '.join(given)} are given" if given else "none is given"
+        raise error(f"give exactly one of {', '.join(sources)}: {said}")
+    return next(iter(given.values()))
+
+
+def _beside(path: Path) -> Path:
+    """Where the finished runs of a cancelled calibration go."""
+    return path.with_name(path.name.removesuffix(files.PROFILE) + ".cancelled" + files.PROFILE)
+
+
+def _file(name: str) -> str | None:
+    return None if name == files.NONE else name
+
+
+def _summary(plan: Plan) -> str:
+    steps = ", ".join(map(str, plan.anchors))
+    return f"{plan.evaluations} of {plan.steps} steps evaluated: {steps}"
+
+
+NODE_CLASS_MAPPINGS = {
+    cls.__name__: cls
+    for cls in (TACachePrompts, TACacheCalibrate, TACachePlan, TACacheFit, TACacheSampler)
+}
+NODE_DISPLAY_NAME_MAPPINGS = {
+    name: name.replace("TACache", "TACache ") for name in NODE_CLASS_MAPPINGS
+}

@@ -1,0 +1,314 @@
+"""Host: samplers in the manner of k-diffusion, on flow models (as ComfyUI runs them).
+
+There a model is `model(x, sigma, **extra_args) -> denoised`, with one sigma a sample. For a flow
+sigma is t, and the velocity is (x - denoised) / sigma.
+"""
+
+import logging
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import tacache.fitting
+from tacache.calibration import measure
+from tacache.errors import HostError
+from tacache.grid import as_times, break_steps
+from tacache.plan import Plan, make_plan
+from tacache.profile import Host, Profile, profile_times
+from tacache.replanning import from_step, replan, with_breaks
+from tacache.stepper import Stepper
+from tacache.velocity import Velocity, check_velocity
+
+logger = logging.getLogger("tacache.kdiffusion")
+
+Denoiser = Callable[..., Tensor]
+Callback = Callable[[dict[str, Any]], None]
+# keep(denoised, sigma): what of a rebuilt `denoised` is known better, as outside an inpainting mask
+Keep = Callable[[Tensor, Tensor], Tensor]
+
+# Two grids are the same if no noise level differs by more; a change of shift moves them further.
+GRID_TOLERANCE = 1e-4
+
+
+@torch.no_grad()
+def sample_tacache(
+    model: Denoiser,
+    x: Tensor,
+    sigmas: Tensor,
+    extra_args: dict[str, Any] | None = None,
+    callback: Callback | None = None,
+    disable: bool | None = None,
+    *,
+    plan: Plan,
+    keep: Keep | None = None,
+) -> Tensor:
+    """Euler over `sigmas` that calls the model at the plan's anchors only.
+
+    `plan` is moved to `sigmas` where they are others than its own. The callback comes at every
+    step: at anchors with the model's `denoised`, else with that of the rebuilt velocity. A fitted
+    plan crosses each interval in one step; its callbacks lie on that line, and change nothing.
+    """
+    if len(sigmas) < 2:
+        return x
+    plan = plan_for_sigmas(plan, sigmas.tolist())
+    _check_latents(plan, tuple(x.shape[1:]))
+    run, stepper = _Run(model, sigmas, extra_args or {}, x.new_ones([len(x)])), Stepper(plan)
+    jumps = plan.weights is not None and keep is None  # what is kept may change at every step
+    advance = stepper.jump if jumps else stepper.velocity
+    with _progress_bar(plan.steps, disable) as tick:
+        while (n := stepper.step) < plan.steps:
+            seen: list[Tensor] = []  # the model's answer, where it was asked
+            v = advance(x, partial(run.velocity, x, n, seen))
+            if keep is not None and (not seen or plan.weights is not None):
+                v = run.kept(x, v, n, keep)
+            for i in range(n, stepper.step):
+                if callback is not None:
+                    callback(run.report(x, v, n, i, seen))
+                tick()
+            x = run.advanced(x, v, n, stepper.step)
+    return x
+
+
+@torch.no_grad()
+def sample_recorded(
+    model: Denoiser,
+    x: Tensor,
+    sigmas: Tensor,
+    extra_args: dict[str, Any] | None = None,
+    callback: Callback | None = None,
+    disable: bool | None = None,
+    *,
+    record: Callable[[Profile], None],
+    host: Host | None = None,
+    breaks: Sequence[float] = (),
+) -> Tensor:
+    """Plain Euler, every step evaluated; `record` gets the run's profile when it is done."""
+    times = profile_times(_levels(sigmas.tolist()))
+    run = _Run(model, sigmas, extra_args or {}, x.new_ones([len(x)]))
+
+    def velocities(tick: Callable[[], None]) -> Iterator[Tensor]:
+        nonlocal x
+        for n in range(len(times) - 1):
+            seen: list[Tensor] = []
+            v = check_velocity(run.velocity(x, n, seen), x)
+            if callback is not None:
+                callback(run.report(x, v, n, n, seen))
+            yield v
+            x = run.advanced(x, v, n, n + 1)
+            tick()
+
+    origin = _with_latents(host or Host(kind="k-diffusion"), x)
+    with _progress_bar(len(times) - 1, disable) as tick:
+        record(measure(velocities(tick), times, origin, breaks))
+    return x
+
+
+def calibrate(
+    model: Denoiser,
+    x: Tensor,
+    sigmas: Tensor,
+    extra_args: dict[str, Any] | None = None,
+    callback: Callback | None = None,
+    disable: bool | None = None,
+    *,
+    host: Host | None = None,
+    breaks: Sequence[float] = (),
+) -> Profile:
+    """The profile of a full run from `x` (samples along dim 0); merge those of several."""
+    found: list[Profile] = []
+    sample_recorded(
+        model, x, sigmas, extra_args, callback, disable,
+        record=found.append, host=host, breaks=breaks,
+    )  # fmt: skip
+    return found[0]
+
+
+def fit_plan(
+    model: Denoiser,
+    x: Tensor,
+    sigmas: Tensor,
+    extra_args: dict[str, Any] | None = None,
+    *,
+    evaluations: int,
+    **options: Any,
+) -> Plan:
+    """A plan fitted on full runs from `x` (two samples or more along dim 0).
+
+    The model always gets the whole batch, since `extra_args` may belong to its samples. Options
+    are those of `tacache.fit_plan`.
+    """
+    velocity, times = velocity_of(model, extra_args), _levels(sigmas.tolist())
+    plan = tacache.fitting.fit_plan(velocity, x, times, evaluations=evaluations, **options)
+    return plan.model_copy(update={"host": _with_latents(Host(kind="k-diffusion"), x)})
+
+
+def velocity_of(model: Denoiser, extra_args: dict[str, Any] | None = None) -> Velocity:
+    """A flow model of k-diffusion as `velocity(x, t)`."""
+    arguments = extra_args or {}
+
+    def velocity(x: Tensor, t: float) -> Tensor:
+        return (x - model(x, x.new_full([len(x)], t), **arguments)) / t
+
+    return velocity
+
+
+def plan_for_sigmas(plan: Plan, sigmas: Sequence[float]) -> Plan:
+    """The plan for a run over these sigmas; an error where it cannot be had.
+
+    Sigmas that are a stretch of the plan's own keep its anchors. On others it is planned again from
+    its rates; a fitted plan takes another shift of as many steps, with a warning.
+    """
+    times = _levels(sigmas)
+    start = _stretch(plan.times, times)
+    if start is not None:
+        later = from_step(plan, start) if start else plan
+        return _until_step(later, len(times) - 1)
+    if plan.rule == "fitted":
+        return _with_times(plan, times)
+    moved = replan(plan, times)
+    logger.info(
+        "the plan is for %d steps from %.4g, this run has %d from %.4g: planned again from its "
+        "rates, %d evaluations",
+        plan.steps, plan.times[0], moved.steps, moved.times[0], moved.evaluations,
+    )  # fmt: skip
+    return moved
+
+
+def plan_from_profile(
+    profile: Profile, sigmas: Sequence[float], evaluations: int, breaks: Sequence[float] = ()
+) -> Plan:
+    """The plan with so many evaluations on these sigmas; all steps where there are no more."""
+    times = _levels(sigmas)
+    if evaluations >= len(times) - 1:
+        return Plan.full(times).model_copy(update={"host": profile.host})
+    measured = profile.resample(times)
+    if breaks:
+        measured = measured.model_copy(update={"breaks": tuple(breaks)})
+    return make_plan(measured, evaluations=evaluations)
+
+
+def with_parts(plan: Plan, breaks: Sequence[float]) -> Plan:
+    """The plan with an anchor at each of this run's changes of guidance, where it has none."""
+    inside = tuple(b for b in breaks if break_steps(plan.times, (b,)))
+    return with_breaks(plan, inside) if inside else plan
+
+
+class _Run(NamedTuple):
+    """One call of a sampler: the arithmetic of its steps, as k-diffusion's Euler does it."""
+
+    model: Denoiser
+    sigmas: Tensor
+    extra_args: dict[str, Any]
+    ones: Tensor  # one a sample
+
+    def velocity(self, x: Tensor, n: int, seen: list[Tensor]) -> Tensor:
+        """The model's velocity at step n; its `denoised` is added to `seen`."""
+        denoised = self.model(x, self.sigmas[n] * self.ones, **self.extra_args)
+        seen.append(check_velocity(denoised, x))
+        return (x - denoised) / self.sigmas[n]
+
+    def kept(self, x: Tensor, v: Tensor, n: int, keep: Keep) -> Tensor:
+        """A rebuilt velocity, corrected by what is known of its `denoised`."""
+        denoised = keep(x - self.sigmas[n] * v, self.sigmas[n] * self.ones)
+        return ((x - denoised) / self.sigmas[n]).to(v.dtype)
+
+    def advanced(self, x: Tensor, v: Tensor, n: int, end: int) -> Tensor:
+        """The state at step `end`, from step n with one velocity."""
+        return x + v * (self.sigmas[end] - self.sigmas[n])
+
+    def report(self, x: Tensor, v: Tensor, n: int, i: int, seen: list[Tensor]) -> dict[str, Any]:
+        """What a callback gets at step i of a stretch that begins with state x at step n."""
+        here = x if i == n else self.advanced(x, v, n, i)
+        denoised = seen[0] if seen and i == n else here - self.sigmas[i] * v
+        sigma = self.sigmas[i]
+        return {"x": here, "i": i, "sigma": sigma, "sigma_hat": sigma, "denoised": denoised}
+
+
+def _levels(sigmas: Sequence[float]) -> tuple[float, ...]:
+    """Sigmas as times, checked: decreasing, none negative."""
+    times = as_times(sigmas)
+    if times[-1] < 0:
+        raise HostError(f"sigmas must end at 0 or above, not at {times[-1]:g}")
+    return times
+
+
+def _stretch(times: Sequence[float], part: Sequence[float]) -> int | None:
+    """The step of `times` at which `part` begins, if it is a stretch of them."""
+    for start in range(len(times) - len(part) + 1):
+        pairs = zip(times[start : start + len(part)], part, strict=True)
+        if all(abs(a - b) <= GRID_TOLERANCE for a, b in pairs):
+            return start
+    return None
+
+
+def _until_step(plan: Plan, stop: int) -> Plan:
+    """The plan for its first steps; weights of an interval that is cut short give way to reuse."""
+    if stop == plan.steps:
+        return plan
+    anchors = tuple(n for n in plan.anchors if n < stop)
+    weights = plan.weights and plan.weights[: len(anchors)]
+    if weights and stop not in plan.anchors:
+        weights = (*weights[:-1], (1.0,))
+    changed = {
+        "times": plan.times[: stop + 1],
+        "anchors": anchors,
+        "magnitude": plan.magnitude and plan.magnitude[:stop],
+        "direction": plan.direction and plan.direction[:stop],
+        "weights": weights,
+    }
+    return Plan.model_validate({**plan.model_dump(), **changed})
+
+
+def _with_times(plan: Plan, times: tuple[float, ...]) -> Plan:
+    """A fitted plan on another shift of its grid: as many steps between the same ends."""
+    ends = ((plan.times[0], times[0]), (plan.times[-1], times[-1]))
+    same_ends = all(math.isclose(a, b, abs_tol=10 * GRID_TOLERANCE) for a, b in ends)
+    if plan.steps != len(times) - 1 or not same_ends:
+        raise HostError(
+            f"the fitted plan has {plan.steps} steps from {plan.times[0]:g} to {plan.times[-1]:g}, "
+            f"this run has {len(times) - 1} from {times[0]:g} to {times[-1]:g}: fit one for these "
+            "sigmas, or take a plan made from a profile, which moves to any"
+        )
+    logger.warning(
+        "the fitted plan's noise levels differ from this run's by up to %.3g (another shift): "
+        "expect a lower fidelity than its certificate says",
+        max(abs(a - b) for a, b in zip(plan.times, times, strict=True)),
+    )
+    return Plan.model_validate({**plan.model_dump(), "times": times})
+
+
+def _with_latents(host: Host, x: Tensor) -> Host:
+    known = {"latent_shape": tuple(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch.")}
+    return host.model_copy(update=known)
+
+
+def _check_latents(plan: Plan, shape: tuple[int, ...]) -> None:
+    """Another kind of latent is an error, where the plan comes from a host that has them alike."""
+    known = plan.host.latent_shape
+    if plan.host.kind not in ("k-diffusion", "comfyui") or known is None or known == shape:
+        return
+    if len(known) != len(shape) or known[:1] != shape[:1]:
+        raise HostError(
+            f"the plan is for latents of shape {known}, this run has {shape}: calibrate this model"
+        )
+    logger.info("the plan was made for latents of shape %s, this run has %s", known, shape)
+
+
+@contextmanager
+def _progress_bar(steps: int, disable: bool | None) -> Iterator[Callable[[], None]]:
+    """A bar on standard error and what moves it; `disable=None` shows it on a terminal only."""
+    if disable or (disable is None and not sys.stderr.isatty()):
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("sampling", total=steps)
+        yield lambda: progress.advance(task)
