@@ -1,0 +1,170 @@
+"""Following a plan inside BAGEL: its own loop runs, and only its velocities come from us.
+
+For the length of a `with` block two methods are shadowed on the instance: `generate_image`, which
+starts a run, and `_forward_flow`, which gives the velocity of a step.
+"""
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from tacache.bagel.matching import check_host, fit_to_run
+from tacache.bagel.runs import Run, images_of, run_of
+from tacache.errors import HostError
+from tacache.plan import Plan
+from tacache.stepper import Stepper
+from tacache.velocity import check_velocity
+
+METHODS = ("generate_image", "_forward_flow")
+PLAIN = "_tacache_plain"  # on a shadow: the method it stands before
+FLAG = "enable_taylorseer"
+
+# BAGEL's evaluation of a step, its arguments bound; `evaluate(x_t=x)` is that of another state
+Evaluate = Callable[..., Tensor]
+
+
+class Watcher(Protocol):
+    """Who is asked for the velocities of BAGEL's runs."""
+
+    def start(self, run: Run) -> None:
+        """A run begins."""
+
+    def velocity(self, x: Tensor, evaluate: Evaluate) -> Tensor:
+        """The velocity of the next step, at state x."""
+
+
+class Following:
+    """Makes a model's runs follow a plan; `run_plan` is the plan as its latest run took it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = self.run_plan = plan
+        self._run: Run | None = None
+        self._steppers: list[Stepper] = []
+
+    def start(self, run: Run) -> None:
+        """Fit the plan to the run, unless it is one like the last."""
+        if run != self._run:
+            self.run_plan = fit_to_run(self.plan, run)
+            self._run = run
+        self._steppers = [Stepper(self.run_plan) for _ in run.lengths]
+
+    def velocity(self, x: Tensor, evaluate: Evaluate) -> Tensor:
+        """Evaluated at anchors, for all images at once; rebuilt image by image between them."""
+        assert self._run is not None
+        states = images_of(x, self._run)
+        evaluates = self._steppers[0].evaluates
+        known = images_of(check_velocity(evaluate(), x), self._run) if evaluates else states
+        with without_autocast():
+            made = [
+                stepper.velocity(state[None], functools.partial(_as_sample, v))[0]
+                for stepper, state, v in zip(self._steppers, states, known, strict=True)
+            ]
+        return made[0] if len(made) == 1 else torch.cat(made)
+
+
+@contextmanager
+def applied(model: Any, plan: Plan) -> Iterator[Following]:
+    """`model` (a Bagel or its inferencer) follows `plan` for the length of a `with` block.
+
+    What was there before comes back at its end, come what may. The block's value says in
+    `run_plan` how the latest run was planned.
+    """
+    bagel, following = model_of(model), Following(plan)
+    check_host(bagel, plan)
+    with watching(bagel, following):
+        yield following
+
+
+@contextmanager
+def watching(model: Any, watcher: Watcher) -> Iterator[None]:
+    """Ask `watcher` for the velocities of the model's runs; a plan in force makes room for it."""
+    check_taylorseer(model)
+    whole, flow = (plain_method(model, name) for name in METHODS)
+    running = threading.Lock()
+
+    @functools.wraps(whole)
+    def generate_image(*args: Any, **kwargs: Any) -> Any:
+        bound = inspect.signature(whole).bind(*args, **kwargs)
+        bound.apply_defaults()
+        check_taylorseer(model, bound.arguments.get(FLAG, False))
+        if not running.acquire(blocking=False):
+            raise HostError("another run of this model is under way: one at a time, please")
+        try:
+            watcher.start(run_of(model, bound.arguments))
+            return whole(*args, **kwargs)
+        finally:
+            running.release()
+
+    @functools.wraps(flow)
+    def forward_flow(**arguments: Any) -> Tensor:
+        evaluate = functools.partial(flow, **arguments)
+        return watcher.velocity(arguments["x_t"], evaluate) if running.locked() else evaluate()
+
+    setattr(generate_image, PLAIN, whole)
+    setattr(forward_flow, PLAIN, flow)
+    with replaced(model, generate_image=generate_image, _forward_flow=forward_flow):
+        yield
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Arithmetic of ours is in float32, whatever the model's is; x and v may be on two devices."""
+    with ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+@contextmanager
+def replaced(owner: Any, **values: Any) -> Iterator[None]:
+    """Attributes of an object itself set to these values for the length of a `with` block."""
+    before = {name: owner.__dict__[name] for name in values if name in owner.__dict__}
+    try:
+        for name, value in values.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name in values:
+            if name in before:
+                setattr(owner, name, before[name])
+            elif name in owner.__dict__:
+                delattr(owner, name)
+
+
+def model_of(host: Any) -> Any:
+    """The Bagel itself, of a Bagel or of an inferencer that has one."""
+    for candidate in (host, getattr(host, "model", None)):
+        if all(callable(getattr(candidate, name, None)) for name in METHODS):
+            return candidate
+    raise HostError(
+        f"{type(host).__name__} is no BAGEL: give a Bagel, or the InterleaveInferencer that has one"
+    )
+
+
+def plain_method(model: Any, name: str) -> Any:
+    """The model's method as it is without us."""
+    method = getattr(model, name)
+    return getattr(method, PLAIN, method)
+
+
+def check_taylorseer(model: Any, asked: bool = False) -> None:
+    """BAGEL's own cache is no ground to build on: it stays on in the layers after a run."""
+    if asked:
+        raise HostError("enable_taylorseer=True does not go with a plan or a calibration: leave it")
+    if any(getattr(module, FLAG, False) for module in model.language_model.modules()):
+        raise HostError(
+            "BAGEL's TaylorSeer is on, and stays on in its layers after a run: first `for module "
+            "in model.language_model.modules(): module.enable_taylorseer = False`"
+        )
+
+
+def _as_sample(v: Tensor) -> Tensor:
+    """One image's velocity with a dim of samples: norms run over all of its tokens."""
+    return v[None]

@@ -1,0 +1,121 @@
+"""A plan and the BAGEL run it meets: the same grid and settings, or others."""
+
+import logging
+from typing import Any
+
+from tacache.bagel.runs import SETTINGS, Run, denoiser_name, model_name
+from tacache.errors import HostError
+from tacache.grid import break_steps
+from tacache.plan import Plan
+from tacache.replanning import replan, with_breaks
+
+logger = logging.getLogger("tacache.bagel")
+
+# Two grids are the same if no noise level differs by more; a change of shift moves them further.
+GRID_TOLERANCE = 1e-4
+# settings that the grid already shows
+SHOWN_BY_GRID = ("num_timesteps", "timestep_shift")
+
+
+def check_host(model: Any, plan: Plan) -> None:
+    """A plan for another kind of model is an error; other weights, a fine-tune, a warning."""
+    known, found = plan.host, denoiser_name(model)
+    if known.kind not in ("bagel", "function"):
+        what = known.pipeline or known.kind
+        raise HostError(f"the plan was made for {what}, this is BAGEL: calibrate it")
+    if known.denoiser is not None and known.denoiser != found:
+        raise HostError(f"the plan was made for {known.denoiser}, this model runs {found}")
+    name = model_name(model)
+    if known.model is not None and name is not None and known.model != name:
+        logger.warning(
+            "the plan was made for %s, this is %s: fine for a fine-tune, else calibrate it",
+            known.model, name,
+        )  # fmt: skip
+
+
+def fit_to_run(plan: Plan, run: Run) -> Plan:
+    """The plan for this run; an error where it cannot be had, a warning where it may do worse."""
+    _check_size(plan, run)
+    _warn_of_settings(plan, run)
+    return _with_parts(_on_grid(plan, run.times), run)
+
+
+def _on_grid(plan: Plan, times: tuple[float, ...]) -> Plan:
+    if _same_grid(plan.times, times):
+        return plan
+    if plan.rule != "fitted":
+        moved = replan(plan, times)
+        logger.warning(
+            "the plan is for %d steps, this run has %d (num_timesteps or timestep_shift differ): "
+            "planned again from its rates, %d evaluations",
+            plan.steps, moved.steps, moved.evaluations,
+        )  # fmt: skip
+        return moved
+    if plan.steps != len(times) - 1:
+        raise HostError(
+            f"the fitted plan has {plan.steps} steps, this run has {len(times) - 1} "
+            f"(num_timesteps={len(times)}): fit one with that many steps"
+        )
+    largest = max(abs(a - b) for a, b in zip(plan.times, times, strict=True))
+    logger.warning(
+        "the fitted plan's noise levels differ from this run's by up to %.3g (another "
+        "timestep_shift): expect a lower fidelity than its certificate says", largest,
+    )  # fmt: skip
+    return _moved(plan, times)
+
+
+def _moved(plan: Plan, times: tuple[float, ...]) -> Plan:
+    """A fitted plan with other noise levels; its breaks fall where they fall there."""
+    bare = Plan.model_validate({**plan.model_dump(), "times": times, "breaks": ()})
+    return with_breaks(bare, plan.breaks)
+
+
+def _with_parts(plan: Plan, run: Run) -> Plan:
+    """The plan with an anchor at each step where this run's guidance switches."""
+    wanted = break_steps(run.times, run.breaks)
+    if plan.break_steps == wanted:
+        return plan
+    bare = Plan.model_validate({**plan.model_dump(), "times": run.times, "breaks": ()})
+    changed = with_breaks(bare, run.breaks)
+    logger.warning(
+        "this run's guidance switches at steps %s, the plan's at %s: %d evaluations",
+        list(wanted), list(plan.break_steps), changed.evaluations,
+    )  # fmt: skip
+    return changed
+
+
+def _warn_of_settings(plan: Plan, run: Run) -> None:
+    """Rates and weights belong to the guidance they were measured at."""
+    known = plan.host.call or {}
+    for name in SETTINGS:
+        if name in SHOWN_BY_GRID or name not in known or known[name] == run.settings[name]:
+            continue
+        logger.warning(
+            "the plan was made at %s=%s, this run has %s: calibrate with it for the best fidelity",
+            name, known[name], run.settings[name],
+        )  # fmt: skip
+
+
+def _check_size(plan: Plan, run: Run) -> None:
+    """Other channels are an error; another resolution gets a warning."""
+    known = plan.host.latent_shape
+    if known is None:
+        return
+    if len(known) != 2 or known[-1] != run.channels:
+        raise HostError(
+            f"the plan is for latents of shape {known}, this run has {run.channels} channels a "
+            "token: calibrate this model"
+        )
+    size = (plan.host.call or {}).get("image_shapes")
+    for length, shape in zip(run.lengths, run.shapes, strict=True):
+        same = list(shape) == size if shape is not None and size else length == known[0]
+        if not same:
+            logger.warning(
+                "the plan was made for images of %s, this run has %s: calibrate at this size for "
+                "the best fidelity", size or f"{known[0]} tokens", shape or f"{length} tokens",
+            )  # fmt: skip
+            return
+
+
+def _same_grid(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return len(a) == len(b) and all(abs(x - y) <= GRID_TOLERANCE for x, y in zip(a, b, strict=True))

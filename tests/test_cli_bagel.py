@@ -1,0 +1,172 @@
+"""`tacache calibrate|fit|generate bagel` on a checkout and weights of the stand-in's."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from tacache import Plan, Profile
+from tacache.cli import app
+from tests.bagel_stand_in import no_checkout_loaded, write_checkout, write_weights
+
+SIZE = ["--height", 32, "--width", 32]
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(autouse=True)
+def _free_names():
+    with no_checkout_loaded():
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("bagel")
+    write_checkout(root / "Bagel")
+    write_weights(root / "BAGEL-tiny")
+    (root / "prompts.txt").write_text("a fox\na boat\na lamp\na kite\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def where(folder):
+    return ["bagel", "--bagel-path", folder / "Bagel", "--weights", folder / "BAGEL-tiny"]
+
+
+@pytest.fixture
+def plan(where, folder, tmp_path):
+    """A plan file, by the commands a user would give."""
+    profile, plan = tmp_path / "b.profile.json", tmp_path / "b.plan.json"
+    asked = ["--prompts", folder / "prompts.txt", "--steps", 13, "--guidance", 4, *SIZE]
+    made = run("calibrate", *where, *asked, "--count", 2, "-o", profile)
+    assert made.exit_code == 0, made.output
+    assert f"Written to {profile}" in made.output
+    planned = run("plan", profile, "--evaluations", 6, "-o", plan)
+    assert planned.exit_code == 0, planned.output
+    return plan
+
+
+def test_from_calibration_to_pictures(where, plan, tmp_path):
+    profile = Profile.load(tmp_path / "b.profile.json")
+    assert (profile.steps, profile.samples) == (12, 2)
+    assert profile.host.call["cfg_text_scale"] == 4.0
+    assert profile.host.call["image_shapes"] == [32, 32]
+    assert profile.host.model == "BAGEL-tiny"
+    assert not list(tmp_path.glob("*.runs"))
+    out = tmp_path / "out"
+    made = run(
+        "generate", *where, "--plan", plan, "--prompt", "a red fox", "-n", 2, "--compare", "-o", out
+    )
+    assert made.exit_code == 0, made.output
+    assert made.output.count("6 evaluations; full steps") == 2
+    assert "PSNR" in made.output
+    names = ["0000-a-red-fox-s0-full.png", "0000-a-red-fox-s0.png"]
+    assert sorted(path.name for path in out.iterdir())[:2] == names
+    full, followed = (np.asarray(Image.open(out / name), dtype=float) for name in names)
+    assert full.shape == (32, 32, 3)
+    assert 0 < np.abs(full - followed).mean() < 5
+    assert "calibrate with it" not in made.output  # the plan's own settings were used
+
+
+def test_json_is_for_programs(where, plan, folder, tmp_path):
+    asked = ["--prompts", folder / "prompts.txt", "--count", 2, "--json", "-o", tmp_path / "out"]
+    made = run("generate", *where, "--plan", plan, *asked)
+    assert made.exit_code == 0, made.output
+    outputs = json.loads(made.stdout)["outputs"]
+    assert [(one["prompt"], one["evaluations"]) for one in outputs] == [("a fox", 6), ("a boat", 6)]
+
+
+def test_without_a_plan_full_steps_are_run(where, tmp_path):
+    asked = ["--prompt", "a fox", "--steps", 5, "--width", 48, "--height", 32]
+    made = run("generate", *where, *asked, "-o", tmp_path / "out")
+    assert made.exit_code == 0, made.output
+    assert "evaluations" not in made.output
+    assert Image.open(tmp_path / "out" / "0000-a-fox-s0.png").size == (48, 32)
+
+
+def test_one_side_keeps_the_others_of_the_plan(where, plan, tmp_path):
+    asked = ["--plan", plan, "--prompt", "a fox", "--width", 64, "-o", tmp_path / "out"]
+    assert run("generate", *where, *asked).exit_code == 0
+    assert Image.open(tmp_path / "out" / "0000-a-fox-s0.png").size == (64, 32)
+
+
+def test_fit_writes_a_plan_that_generates(where, folder, tmp_path):
+    out = tmp_path / "fitted.plan.json"
+    asked = ["--prompts", folder / "prompts.txt", "--steps", 13, "--fast", *SIZE]
+    made = run("fit", *where, *asked, "--speedup", 2.4, "-o", out)
+    assert made.exit_code == 0, made.output
+    plan = Plan.load(out)
+    assert (plan.rule, plan.steps, plan.evaluations) == ("fitted", 12, 5)  # floor(12 / 2.4)
+    assert plan.certificate is not None
+    assert plan.certificate.psnr is not None
+    assert not list(tmp_path.glob("*.runs"))
+    made = run("generate", *where, "--plan", out, "--prompt", "a cat", "-o", tmp_path / "out")
+    assert made.exit_code == 0, made.output
+    assert "5 evaluations" in made.output
+
+
+def test_a_prompt_that_fails_does_not_keep_the_others(where, folder, tmp_path, monkeypatch):
+    from tacache.bagel import generation
+
+    make = generation._make
+
+    def failing(inferencer, job, call):
+        if job.prompt == "a boat":
+            raise ZeroDivisionError("no boats")
+        return make(inferencer, job, call)
+
+    monkeypatch.setattr(generation, "_make", failing)
+    asked = ["--prompts", folder / "prompts.txt", "--count", 3, "--steps", 4, *SIZE]
+    made = run("generate", *where, *asked, "-o", tmp_path / "out")
+    assert made.exit_code == 1
+    assert "'a boat' with seed 0 failed: no boats" in made.stderr
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
+@pytest.mark.parametrize("command", ["calibrate", "generate", "fit"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["bagel"], "bagel needs --bagel-path"),
+        (["bagel", "--bagel-path", "CHECKOUT"], "bagel needs --weights"),
+        (["bagel", "--weights", "WEIGHTS"], "bagel needs --bagel-path"),
+        (["bagel", "--bagel-path", "/nowhere", "--weights", "WEIGHTS"], "no folder /nowhere"),
+        (["bagel", "--bagel-path", "WEIGHTS", "--weights", "WEIGHTS"], "is no BAGEL checkout"),
+        (["bagel", "--bagel-path", "CHECKOUT", "--weights", "CHECKOUT"], "of BAGEL's weights"),
+        (["tiny-flux", "--weights", "WEIGHTS"], "go with the model bagel, not tiny-flux"),
+        ([..., "--offload", "model"], "bagel has no --offload"),
+        ([..., "--compile"], "bagel is not compiled"),
+        ([..., "--frames", "5"], "bagel makes pictures"),
+        ([..., "--dtype", "int8"], "unknown dtype 'int8'"),
+        ([..., "--call", "cfg_text_scal=3"], "meant 'cfg_text_scale'?"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(command, options, message, where, folder, tmp_path):
+    known = {"CHECKOUT": folder / "Bagel", "WEIGHTS": folder / "BAGEL-tiny"}
+    arguments = where if options[0] is ... else []
+    arguments = [*arguments, *(known.get(one, one) for one in options if one is not ...)]
+    prompts = ["--prompts", folder / "prompts.txt"]
+    made = run(command, *arguments, *prompts, "-o", tmp_path / "out")
+    assert made.exit_code == 2
+    assert message in made.stderr
+    assert made.stderr.strip().splitlines()[-1].startswith("tacache: ")
+    assert "Traceback" not in made.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_bagel_takes_one_prompt_at_a_time(where):
+    made = run("calibrate", *where, "--batch-size", 2)
+    assert made.exit_code == 2
+    assert "one picture a call" in made.stderr
+
+
+def test_bagel_runs_in_one_process(where, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    made = run("generate", *where, "--prompt", "a fox")
+    assert made.exit_code == 2
+    assert "leave torchrun" in made.stderr
