@@ -328,9 +328,11 @@ def test_version():
     assert (result.exit_code, result.stdout) == (0, f"tacache {tacache.__version__}\n")
 
 
-@pytest.mark.parametrize("command", [known.callback.__name__ for known in app.registered_commands])
+@pytest.mark.parametrize(
+    "command", [known.name or known.callback.__name__ for known in app.registered_commands]
+)
 def test_help_of_every_command_has_an_example(command):
-    result = run(command, "--help")
+    result = run(*command.split(), "--help")
     assert result.exit_code == 0
     assert "Example" in result.stdout
     assert f"tacache {command} " in result.stdout

@@ -19,14 +19,16 @@ LAYERS = [
     {"decomposition", "velocity", "metrics", "cost", "models"},
     {"rules"},
     {"schedule", "profile", "plan"},
-    {"replanning", "frontier"},
+    {"replanning", "frontier", "hub"},
     {"placement"},
     {"lockstep"},
     {"refinement"},
+    {"searching"},
     {"stepper", "calibration", "fitting"},
-    {"diagnostics", "render", "plots", "baselines"},
+    {"diagnostics", "render", "plots", "baselines", "bagel", "kdiffusion"},
     {"demo", "bench"},
-    {"page"},
+    {"report"},
+    {"page", "export"},
     {"cli"},
     {"__main__"},
 ]
@@ -70,7 +72,7 @@ def test_importing_does_not_load(loaded, name):
     assert not [module for module in loaded if module.split(".")[0] == name]
 
 
-@pytest.mark.parametrize("name", ["cli", "demo", "render", "diffusers"])
+@pytest.mark.parametrize("name", ["cli", "demo", "render", "diffusers", "bagel"])
 def test_importing_does_not_load_our_own(loaded, name):
     assert f"tacache.{name}" not in loaded
 
@@ -82,7 +84,7 @@ def test_imports_point_one_way(module):
 
 
 @pytest.mark.parametrize(
-    "module", sorted(RANK.keys() - {"demo", "bench", "page", "cli", "__main__"})
+    "module", sorted(RANK.keys() - {"demo", "bench", "report", "page", "export", "cli", "__main__"})
 )
 def test_the_core_imports_no_host_and_no_frame(module):
     frame = {"cli", "demo", "render", "diffusers", "bagel", "bench", "models", "baselines"}

@@ -1,14 +1,20 @@
-"""Prompt files, and the two sets that ship with the package."""
+"""Prompt files, and the sets that ship with the package."""
 
 import json
 from collections import Counter
 from importlib.resources import files
+from itertools import combinations
 
 import pytest
 
 from tacache import HostError
-from tacache.prompts import as_prompts, fingerprint, read_prompts
+from tacache.models import own_prompts
+from tacache.prompts import BUILT_IN, as_prompts, fingerprint, read_prompts
+from tests.tiny import PIPELINES
 
+SIZES = {"calibration": 60, "calibration-video": 30, "test": 30}
+CATEGORIES = {"people", "animals", "objects", "scenes", "text", "counting", "colours",
+              "spatial relations", "styles", "motion"}  # fmt: skip
 PROMPTS = ["a red fox in the snow", "two blue birds", 'a sign that says "été"']
 
 
@@ -17,21 +23,30 @@ def categories(name: str) -> Counter[str]:
     return Counter(json.loads(line)["category"] for line in text.splitlines())
 
 
-@pytest.mark.parametrize("name", ["calibration", "test"])
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_the_sets_that_ship_are_balanced(name):
     counts = categories(name)
-    assert len(counts) > 1
+    assert counts.keys() == CATEGORIES
     assert len(set(counts.values())) == 1
     prompts = read_prompts(name)
-    assert len(prompts) == counts.total()
-    assert len(set(prompts)) == len(prompts)
+    assert len(prompts) == counts.total() == SIZES[name]
+    assert len({prompt.casefold() for prompt in prompts}) == len(prompts)
     assert all(prompt == prompt.strip() != "" for prompt in prompts)
 
 
-def test_the_two_sets_are_disjoint_and_of_one_kind():
-    calibration, test = ({p.casefold() for p in read_prompts(s)} for s in ("calibration", "test"))
-    assert not calibration & test
-    assert categories("calibration").keys() == categories("test").keys()
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_first_prompts_of_a_set_are_balanced_too(name):
+    """A calibration takes the first few: no category comes again before all have come."""
+    text = (files("tacache") / "data" / f"{name}.jsonl").read_text(encoding="utf-8")
+    order = [json.loads(line)["category"] for line in text.splitlines()]
+    for start in range(0, len(order), len(CATEGORIES)):
+        assert set(order[start : start + len(CATEGORIES)]) == CATEGORIES
+
+
+@pytest.mark.parametrize("pair", list(combinations(BUILT_IN, 2)))
+def test_no_two_sets_share_a_prompt(pair):
+    one, other = ({prompt.casefold() for prompt in read_prompts(name)} for name in pair)
+    assert not one & other
 
 
 def test_a_file_named_like_a_set_is_meant_where_it_exists(tmp_path, monkeypatch):
@@ -110,3 +125,26 @@ def test_the_fingerprint_tells_prompts_apart():
     assert fingerprint(PROMPTS) == fingerprint(list(PROMPTS))
     others = (PROMPTS[::-1], PROMPTS[:2], [*PROMPTS, "one more"], [p.upper() for p in PROMPTS])
     assert fingerprint(PROMPTS) not in {fingerprint(other) for other in others}
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"), [("flux", "calibration"), ("wan", "calibration-video")]
+)
+def test_the_default_set_is_that_of_the_models_kind(tmp_path, name, wanted):
+    """Told by the pipeline's class before anything is loaded."""
+    kind = type(PIPELINES[name].build()).__name__
+    (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": kind}))
+    assert own_prompts(str(tmp_path), "calibration") == wanted
+    assert own_prompts(str(tmp_path), "test") == "test"
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"_class_name": ["mine", "My"]}', "{}"])
+def test_a_model_that_cannot_be_told_has_the_set_for_pictures(tmp_path, content):
+    if content is not None:
+        (tmp_path / "model_index.json").write_text(content)
+    assert own_prompts(str(tmp_path), "calibration") == "calibration"
+
+
+def test_a_file_is_taken_for_any_model(tmp_path):
+    (tmp_path / "calibration").write_text("only this\n")
+    assert own_prompts("tiny-flux", str(tmp_path / "calibration")) == str(tmp_path / "calibration")

@@ -9,7 +9,7 @@ from pathlib import Path
 from tacache.errors import HostError
 
 # name -> file that ships with the package
-BUILT_IN = {name: f"{name}.jsonl" for name in ("calibration", "test")}
+BUILT_IN = {name: f"{name}.jsonl" for name in ("calibration", "calibration-video", "test")}
 
 
 def read_prompts(source: str | Path) -> list[str]:

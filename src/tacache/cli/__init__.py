@@ -12,16 +12,18 @@ from typer.core import TyperGroup
 import tacache
 from tacache.cli.bench import bench
 from tacache.cli.demo import demo
+from tacache.cli.export import export
 from tacache.cli.fitting import fit
 from tacache.cli.models import calibrate, generate
-from tacache.cli.plans import plan, show
+from tacache.cli.plans import plan, pull, push, show
+from tacache.cli.report import report
 from tacache.errors import TACacheError
 
 # The base of what typer raises on wrong options; it is not among typer's public names.
 UsageError: Any = typer.BadParameter.__mro__[1]
 
 # missing module -> the extra that brings it
-EXTRAS = {"diffusers": "diffusers", "transformers": "diffusers", "PIL": "diffusers"}
+EXTRAS = dict.fromkeys(("diffusers", "transformers", "PIL", "huggingface_hub"), "diffusers")
 
 
 class Commands(TyperGroup):
@@ -31,6 +33,11 @@ class Commands(TyperGroup):
         """Read the options before the command."""
         with one_line_errors():
             return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of one word or, as `plan push`, of two."""
+        two = " ".join(args[:2])
+        return super().resolve_command(ctx, [two, *args[2:]] if two in self.commands else args)
 
     def invoke(self, ctx: Any) -> Any:
         """Read the command's own options and run it."""
@@ -106,8 +113,10 @@ def options(
     """Options that stand before a command; the application's help is on the application."""
 
 
-for command in (demo, calibrate, plan, fit, show, generate, bench):
+for command in (demo, calibrate, plan, fit, show, generate, bench, export, report):
     app.command()(command)
+app.command("plan push")(push)
+app.command("plan pull")(pull)
 
 
 def main() -> None:

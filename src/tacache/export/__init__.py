@@ -1,0 +1,16 @@
+"""Samples for the benchmarks of the field, in the layouts their evaluators read, and back.
+
+entries = read_entries("geneval", [Path("evaluation_metadata.jsonl")])
+samples = plan_samples("geneval", entries)
+order = Order("geneval", call, steps=50, plan=("flux", plan))
+records = run_export(PipelineStudio(pipe), order, entries, samples, "out")
+add_scores("geneval", Path("out"), [Path("results.jsonl")])  # what the evaluator says
+"""
+
+from pathlib import Path
+
+
+def records_file(folder: str | Path) -> Path:
+    """The records of an export: beside its folder, where no evaluator stumbles over them."""
+    folder = Path(folder)
+    return folder.with_name(f"{folder.name}.jsonl")
