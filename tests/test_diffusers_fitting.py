@@ -9,9 +9,13 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import numpy as np
 import pytest
 import torch
@@ -20,6 +24,12 @@ import tacache
 from tacache import HostError, Plan, PlanError, TACacheError
 from tacache.diffusers import applied, apply, drive, fit_plan, fitting
 from tacache.diffusers.fitting import fit_plans
+from tacache.diffusers.holding import Job, hold
+from tacache.diffusers.runs import Run
+from tacache.fitting import _retraced, record
+from tacache.lockstep import Problem, lock_step
+from tacache.processes import Processes
+from tacache.refinement import follow
 from tests.diffusers_support import counted
 from tests.tiny import PIPELINES
 
@@ -57,6 +67,13 @@ def plan() -> Plan:
     return fit_plan(FLUX.build(), PROMPTS, search=False, **call_for())
 
 
+@pytest.fixture(scope="module")
+def multistep_plan() -> Plan:
+    tiny = PIPELINES["wan"]
+    call = call_for(tiny, output_type="latent")
+    return fit_plan(tiny.build(), PROMPTS[:2], search=False, **call)
+
+
 @pytest.fixture(autouse=True)
 def _no_thread_is_left():
     yield
@@ -66,7 +83,7 @@ def _no_thread_is_left():
 # --- what is fitted ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["flux", "sd3", "wan-euler"])
+@pytest.mark.parametrize("name", ["flux", "sd3", "wan-euler", "wan", "sana", "wan-2.2"])
 def test_the_plan_applies_and_its_certificate_is_what_one_measures(name, caplog):
     tiny = PIPELINES[name]
     pipe = tiny.build()
@@ -86,6 +103,7 @@ def test_the_plan_applies_and_its_certificate_is_what_one_measures(name, caplog)
         made = pictures(tiny, pipe, PROMPTS[0])
     assert certificate.psnr == pytest.approx(decibels(full, made), abs=0.01)
     assert found.host.pipeline == type(pipe).__name__
+    assert found.host.scheduler == type(before).__name__
     assert found.host.prompts_sha256 is not None
     ours = [r for r in caplog.records if r.name.startswith("tacache")]
     assert not [r for r in ours if r.levelno >= logging.WARNING]
@@ -207,15 +225,264 @@ def test_image_to_image_from_the_middle():
     assert found.certificate.psnr == pytest.approx(decibels(full, made), abs=0.01)
 
 
+# --- multistep parents ------------------------------------------------------------------------
+
+
+@contextmanager
+def problem_on(name: str, **changes: Any) -> Iterator[Problem]:
+    """Recorded runs of a tiny pipeline."""
+    tiny = PIPELINES[name]
+    call = call_for(tiny, **changes)
+    call.pop("evaluations")
+    jobs = [Job(Run((text,), (0,)), call) for text in PROMPTS]
+    with hold(tiny.build(), jobs, Processes(0, 1)) as runs, torch.no_grad():
+        yield Problem(runs, record(runs), 3, list(range(4)))
+
+
+@pytest.mark.parametrize("name", ["wan", "sana"])
+def test_the_full_run_is_the_parents_own(name):
+    tiny = PIPELINES[name]
+    call = call_for(tiny, output_type="latent") | {"prompt": PROMPTS[1]}
+    call.pop("evaluations")
+    expected = tiny.build()(**call, generator=torch.Generator().manual_seed(0))[0]
+    with problem_on(name) as problem:
+        assert torch.equal(problem.reference.states[-1][1], expected)
+
+
+@pytest.mark.parametrize("name", ["wan", "sana"])
+def test_a_fit_that_goes_on_from_a_known_one_is_the_whole_fit(name):
+    """The solver's history is made again up to there."""
+    with problem_on(name) as problem:
+        known = lock_step(problem, (0, 2, 4, 6))
+        whole, part = (lock_step(problem, (0, 2, 5, 6), *extra) for extra in ((), (known, 1)))
+        assert part.weights == whole.weights
+        assert torch.equal(part.states[-1], whole.states[-1])
+        again = follow(problem, whole.anchors, whole.weights, known, 1)
+        assert torch.equal(again.states[-1], whole.states[-1])
+
+
+def test_a_walk_taken_up_midway_ends_as_the_full_run():
+    """What probes start from: the solver with its history, in the middle of recorded steps."""
+    with problem_on("wan") as problem:
+        runs, states = problem.runs, problem.reference.states
+        velocities = [runs.evaluate(states[n], n, range(4)) for n in range(4)]
+        walk, x = _retraced(runs, [1, 3], states, velocities), states[4][[1, 3]]
+        for n in range(4, STEPS):
+            x = walk.move(x, runs.evaluate(x, n, [1, 3]), n, n + 1)
+        assert torch.equal(x, states[-1][[1, 3]])
+
+
+def test_the_drift_is_what_the_pipeline_makes():
+    tiny = PIPELINES["wan"]
+    pipe, call = tiny.build(), call_for(tiny)
+    found = fit_plan(pipe, PROMPTS, search=False, **call)
+    call.pop("evaluations")
+    call |= {"prompt": PROMPTS[0], "output_type": "latent"}
+
+    def latents() -> torch.Tensor:
+        return pipe(**call, generator=torch.Generator().manual_seed(0))[0]
+
+    full = latents()
+    with applied(pipe, found):
+        drift = (latents() - full).norm() / full.norm()
+    assert found.certificate.drift == pytest.approx(float(drift), rel=1e-3)
+
+
+def test_a_fit_to_the_parent_beats_one_to_euler():
+    tiny = PIPELINES["wan"]
+    changes = {"num_inference_steps": 12, "output_type": "latent"}
+    own, eulers = (
+        fit_plan(PIPELINES[name].build(), PROMPTS, search=False, **call_for(tiny, **changes))
+        for name in ("wan", "wan-euler")
+    )
+    with problem_on("wan", num_inference_steps=12) as problem:
+        drifts = [follow(problem, one.anchors, one.weights).drift for one in (own, eulers)]
+    assert sum(drifts[0].values()) < 0.5 * sum(drifts[1].values())
+
+
+@pytest.mark.parametrize("name", ["wan", "sana"])
+def test_a_search_on_a_multistep_parent_stays_within_its_limit(name):
+    tiny = PIPELINES[name]
+    pipe = tiny.build()
+    with counted(pipe, tiny.denoisers) as calls:
+        found = fit_plan(pipe, PROMPTS, **call_for(tiny, max_evaluations=260))
+    assert len(calls) == found.certificate.evaluations_spent * tiny.calls_per_step
+    assert found.certificate.evaluations_spent <= 260
+
+
+def test_a_killed_fit_on_a_multistep_parent_goes_on(tmp_path, monkeypatch):
+    tiny, path = PIPELINES["wan"], tmp_path / "runs"
+    pipe, call = tiny.build(), call_for(PIPELINES["wan"], output_type="latent")
+    whole = fit_plan(pipe, PROMPTS[:2], search=False, **call)
+    monkeypatch.setattr("tacache.fitting.KEEP_EVERY", 3)
+    one, done = fitting.PipelineRuns._one, []
+
+    def dying(self: Any, k: int, x: Any, step: int) -> Any:
+        done.append(step)
+        if len(done) == 2 * 7:
+            raise KeyboardInterrupt
+        return one(self, k, x, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting.PipelineRuns, "_one", dying)
+        with pytest.raises(KeyboardInterrupt):
+            fit_plan(pipe, PROMPTS[:2], search=False, resume=path, **call)
+    assert fit_plan(pipe, PROMPTS[:2], search=False, resume=path, **call) == whole
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda s: s, None),
+        (
+            lambda s: diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0),
+            "fitted to the steps of UniPCMultistepScheduler, this pipeline has FlowMatchEuler",
+        ),
+        (
+            lambda s: type(s).from_config(s.config, solver_order=3),
+            "of UniPCMultistepScheduler, this pipeline has solver_order=3 for 2: expect another",
+        ),
+    ],
+)
+def test_another_solver_is_warned_of(multistep_plan, change, expected, caplog):
+    pipe = PIPELINES["wan"].build()
+    pipe.scheduler = change(pipe.scheduler)
+    with caplog.at_level(logging.WARNING, logger="tacache.diffusers"):
+        apply(pipe, multistep_plan)
+    found = [record.getMessage() for record in caplog.records]
+    assert len(found) == (expected is not None)
+    assert all(expected in message for message in found)
+
+
+# --- a mix of settings ------------------------------------------------------------------------
+
+
+def test_runs_take_the_values_in_turn(flux):
+    seen = []
+    flux.transformer.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(float(kwargs["guidance"])), with_kwargs=True
+    )
+    call = call_for(output_type="latent")
+    call.pop("guidance_scale")
+    vary = {"guidance_scale": [2.0, 3.0, 4.0]}
+    found = fit_plan(flux, PROMPTS, search=False, vary=vary, **call)
+    assert seen[:4] == [2.0, 3.0, 4.0, 2.0]
+    assert found.varied == {"guidance_scale": (2.0, 3.0, 4.0)}
+    assert found.host.call["guidance_scale"] == 3.0
+    assert Plan.from_json(found.to_json()) == found
+
+
+def test_a_mix_is_certified_at_each_samples_own_value():
+    """The second pass of true guidance too; held-out sample 0 has the first value."""
+    pipe, call = FLUX.build(), call_for() | {"negative_prompt": "blurry"}
+    found = fit_plan(pipe, PROMPTS, search=False, vary={"true_cfg_scale": [4.0, 1.0]}, **call)
+    changes = {"true_cfg_scale": 4.0, "negative_prompt": "blurry"}
+    full = pictures(FLUX, pipe, PROMPTS[0], **changes)
+    with applied(pipe, found):
+        made = pictures(FLUX, pipe, PROMPTS[0], **changes)
+    assert found.certificate.psnr == pytest.approx(decibels(full, made), abs=0.01)
+    assert found.host.call["true_cfg_scale"] == 1.0  # the lower of two
+
+
+@pytest.mark.parametrize(
+    ("guidance", "expected"),
+    [
+        (1.9, None),
+        (3.1, None),
+        (4.3, None),
+        (1.0, "fitted at guidance_scale=2 to 4, this run has 1, 1 away"),
+        (7.0, "fitted at guidance_scale=2 to 4, this run has 7, 3 away"),
+    ],
+)
+def test_a_mix_warns_outside_its_range_only(flux, plan, guidance, expected, caplog):
+    apply(flux, plan.model_copy(update={"varied": {"guidance_scale": (4.0, 2.0, 3.0)}}))
+    with caplog.at_level(logging.WARNING, logger="tacache.diffusers"):
+        pictures(FLUX, flux, PROMPTS[0], guidance_scale=guidance)
+    found = [record.getMessage() for record in caplog.records]
+    assert len(found) == (expected is not None)
+    assert all(expected in message for message in found)
+
+
+@pytest.mark.parametrize(
+    ("vary", "message"),
+    [
+        ({"guidance_scale": [2.0, 3.0]}, r"guidance_scale is given \(3.5\) and varied: leave one"),
+        ({"guidance": [2.0, 3.0]}, "no argument 'guidance'"),
+        ({"num_inference_steps": [6, 8]}, "num_inference_steps is the same for all runs"),
+        ({"true_cfg_scale": []}, "takes a list of values for true_cfg_scale, not"),
+        ({"true_cfg_scale": 3.0}, "takes a list of values for true_cfg_scale, not 3.0"),
+    ],
+)
+def test_mixes_that_cannot_be_are_errors_before_any_work(flux, vary, message):
+    with counted(flux, FLUX.denoisers) as calls, pytest.raises(HostError, match=message):
+        fit_plan(flux, PROMPTS, vary=vary, **call_for())
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("flux", r"has other noise levels than .* \(a dynamic shift follows the size\)"),
+        ("sd3", r"has latents of shape .*: fit one size at a time; guidance may be mixed"),
+    ],
+)
+def test_sizes_are_not_mixed(name, message):
+    tiny = PIPELINES[name]
+    call = call_for(tiny)
+    height = call.pop("height")
+    with pytest.raises(HostError, match=rf"{PROMPTS[1]}.*{message}"):
+        fit_plan(tiny.build(), PROMPTS, vary={"height": [height, 2 * height]}, **call)
+
+
+def test_parts_that_start_elsewhere_are_not_mixed():
+    tiny = PIPELINES["z-image"]
+    with pytest.raises(HostError, match="changes its expert or guidance at noise levels"):
+        fit_plan(tiny.build(), PROMPTS[:2], vary={"cfg_truncation": [0.5, 0.75]}, **call_for(tiny))
+
+
+def test_the_runs_of_another_mix_are_refused(flux, tmp_path):
+    path, call = tmp_path / "runs", call_for(output_type="latent")
+    call.pop("guidance_scale")
+    mix = {"guidance_scale": [2.0, 3.0]}
+    fit_plan(flux, PROMPTS[:2], search=False, resume=path, vary=mix, **call)
+    mix = {"guidance_scale": [2.0, 4.0]}
+    with pytest.raises(PlanError, match="runs of another fit"):
+        fit_plan(flux, PROMPTS[:2], search=False, resume=path, vary=mix, **call)
+
+
 # --- refusals and failures --------------------------------------------------------------------
 
 
-def test_a_multistep_solver_is_refused_before_any_work():
+FLOW = {"prediction_type": "flow_prediction", "use_flow_sigmas": True}
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "message"),
+    [
+        (
+            partial(diffusers.UniPCMultistepScheduler, thresholding=True, **FLOW),
+            r"clips what it predicts \(thresholding=True\).*set thresholding=False, or make",
+        ),
+        (diffusers.FlowMatchHeunDiscreteScheduler, "evaluates the model 2 times a step"),
+        (
+            partial(diffusers.FlowMatchEulerDiscreteScheduler, stochastic_sampling=True),
+            "draws new noise at each step",
+        ),
+        (
+            partial(
+                diffusers.DPMSolverMultistepScheduler, algorithm_type="sde-dpmsolver++", **FLOW
+            ),
+            "draws new noise at each step",
+        ),
+    ],
+)
+def test_solvers_that_cannot_be_fitted_are_refused_before_any_work(scheduler, message):
     tiny = PIPELINES["wan"]
     pipe = tiny.build()
+    pipe.scheduler = scheduler()
     with (
         counted(pipe, tiny.denoisers) as calls,
-        pytest.raises(HostError, match="UniPCMultistepScheduler is another solver: give the pipe"),
+        pytest.raises(HostError, match=message),
     ):
         fit_plan(pipe, PROMPTS, **call_for(tiny))
     assert not calls
@@ -399,11 +666,14 @@ for number, job in enumerate(json.loads((folder / "jobs.json").read_text())):
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
     """What each of two processes found in several fits, one after the other."""
+    unsized = call_for()
+    unsized.pop("height")
     jobs = {
         "failing at its start": {"bad": PROMPTS[1]},
         "failing in its full runs": {"after": STEPS},
         "failing in its fit": {"after": 2 * STEPS + PROBES + 2},
         "too few prompts": {"prompts": PROMPTS[:1]},
+        "a size each": {"call": unsized | {"vary": {"height": [32, 64]}}},
         "searched": {"call": call_for(max_evaluations=300)},
     }
     folder = tmp_path_factory.mktemp("processes")
@@ -454,6 +724,11 @@ def test_fewer_prompts_than_processes_are_an_error_in_both(launched):
     first, second = (answer["error"] for answer in launched["too few prompts"])
     assert "too few for 2 processes" in second
     assert "two samples" in first or "too few" in first
+
+
+def test_sizes_that_differ_between_processes_are_seen(launched):
+    for answer in launched["a size each"]:
+        assert f"'{PROMPTS[1]}' with seed 0 has other noise levels than" in answer["error"]
 
 
 @pytest.mark.parametrize("name", ["num_images_per_prompt", "num_videos_per_prompt"])

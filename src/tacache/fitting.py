@@ -37,7 +37,8 @@ from tacache.profile import Host
 from tacache.progress import track
 from tacache.refinement import follow, needed, refine
 from tacache.searching import Tries, search_anchors
-from tacache.velocity import Condition, Velocity, euler
+from tacache.velocity import Condition, Velocity
+from tacache.walking import Walk, walk_of
 
 PROBES, PROBED = (0.1, 0.3, 0.55, 0.8), 4  # where, and on how many samples, growth is measured
 PROBE_SKIP = 0.06  # of the steps: the probed error is that of reusing a velocity for so long
@@ -107,10 +108,10 @@ def record(runs: Runs, *, resume: Path | None = None, progress: bool = False) ->
     """
     steps, everyone = len(runs.times) - 1, range(len(runs.noise))
     states, velocities = _kept(resume, runs)
-    x = states[-1].to(runs.noise.device)
+    x, walk = states[-1].to(runs.noise.device), _retraced(runs, everyone, states, velocities)
     for n in track(range(len(velocities), steps), "full steps", progress):
         v = runs.evaluate(x, n, everyone)
-        x = euler(x, v, runs.times[n], runs.times[n + 1])
+        x = walk.move(x, v, n, n + 1)
         velocities.append(v.cpu())
         states.append(x.cpu())
         if resume and (len(velocities) % KEEP_EVERY == 0 or len(velocities) == steps):
@@ -123,7 +124,7 @@ def record(runs: Runs, *, resume: Path | None = None, progress: bool = False) ->
     return Reference(
         states=recorded,
         errors=local_errors(pooled(kept), runs.times, parts),
-        growth=_growth(runs, recorded, progress),
+        growth=_growth(runs, recorded, walked, progress),
         held_out=held_out,
         spent=runs.total * steps + _probe_cost(runs),
     )
@@ -217,14 +218,16 @@ def fit_budget(
     )
 
 
-def _growth(runs: Runs, states: Tensor, progress: bool) -> list[float]:
+def _growth(runs: Runs, states: Tensor, velocities: Tensor, progress: bool) -> list[float]:
     """How errors grow: at a few steps, make the one that reuse makes, run on, and compare."""
     steps, found = len(runs.times) - 1, []
     chosen = [k for k, i in enumerate(runs.numbers) if runs.together or i >= runs.total - PROBED]
     for n in track(_probed(steps), "probing", progress):
         grown = {}
         if chosen:
-            error, result = _probe(runs, states[:, chosen].to(runs.noise.device), n, chosen)
+            walk = _retraced(runs, chosen, states, velocities[: _probed_from(steps, n)])
+            on_device = states[:, chosen].to(runs.noise.device)
+            error, result = _probe(runs, walk, on_device, n, chosen)
             numbers = [runs.numbers[k] for k in chosen]
             grown = dict(zip(numbers, (result / error).flatten().tolist(), strict=True))
         everyone = runs.gathered(grown).values()
@@ -232,18 +235,38 @@ def _growth(runs: Runs, states: Tensor, progress: bool) -> list[float]:
     return growth_between(steps, _probed(steps), found)
 
 
-def _probe(runs: Runs, states: Tensor, n: int, chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _probe(
+    runs: Runs, walk: Walk, states: Tensor, n: int, chosen: Sequence[int]
+) -> tuple[Tensor, Tensor]:
     """The size of an error made at step n, and of what becomes of it."""
     times, tiny = runs.times, 1e-12 * norm(states[n])
-    before = max(0, n - max(1, round(PROBE_SKIP * (len(times) - 1))))
-    slope = (states[before + 1] - states[before]) / (times[before] - times[before + 1])
-    x = states[before] + slope * (times[before] - times[n])
+    before = _probed_from(len(times) - 1, n)
+    v = (states[before] - states[before + 1]) / (times[before] - times[before + 1])
     if before == n - 1:  # one step makes no error: go a little too far
-        x = x + 0.1 * (states[n] - states[before])
+        v = 1.1 * v
+    x = walk.move(states[before], v, before, n)
     error = norm(x - states[n]) + tiny
     for i in range(n, len(times) - 1):
-        x = euler(x, runs.evaluate(x, i, chosen), times[i], times[i + 1])
+        x = walk.move(x, runs.evaluate(x, i, chosen), i, i + 1)
     return error, norm(x - states[-1]) + tiny
+
+
+def _retraced(
+    runs: Runs,
+    chosen: Sequence[int],
+    states: Sequence[Tensor] | Tensor,
+    velocities: Sequence[Tensor] | Tensor,
+) -> Walk:
+    """A walk of the chosen samples that stands where their full steps so far have led."""
+    walk, device, rows = walk_of(runs, runs.times, chosen), runs.noise.device, list(chosen)
+    for n in range(len(velocities) if walk.remembers else 0):
+        walk.move(states[n][rows].to(device), velocities[n][rows].to(device), n, n + 1)
+    return walk
+
+
+def _probed_from(steps: int, n: int) -> int:
+    """The step whose velocity is reused up to step n."""
+    return max(0, n - max(1, round(PROBE_SKIP * steps)))
 
 
 def _probed(steps: int) -> list[int]:

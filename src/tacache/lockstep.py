@@ -17,7 +17,8 @@ from tacache.errors import HostError
 from tacache.grid import as_times, break_steps
 from tacache.placement import Floats, as_columns
 from tacache.rules import weighted_sum
-from tacache.velocity import Condition, Velocity, batches, check_velocity, euler
+from tacache.velocity import Condition, Velocity, batches, check_velocity
+from tacache.walking import Walk, walk_of
 
 RIDGES = (1e-6, 1e-3, 1e-2)  # of the normal equations' mean diagonal, towards plain reuse
 REWEIGHTED = 4  # rounds in which samples are weighted by their last error
@@ -32,6 +33,7 @@ class Runs(Protocol):
     """Samples a fit can evaluate: of a velocity function, or held calls of a pipeline.
 
     `noise` holds those of this process, (samples, ...); `numbers` are their numbers among all.
+    Runs that also have a `walk` (`walking.HasSolver`) step with it, all others by Euler.
     """
 
     times: tuple[float, ...]
@@ -132,6 +134,10 @@ class Problem(NamedTuple):
         """The steps at which history starts anew."""
         return break_steps(self.runs.times, self.runs.breaks)
 
+    def interval(self, anchors: Sequence[int], i: int) -> tuple[int, int]:
+        """The steps between which anchor number i leads."""
+        return anchors[i], (*anchors, len(self.runs.times) - 1)[i + 1]
+
 
 def lock_step(
     problem: Problem, anchors: tuple[int, ...], known: Fit | None = None, first: int = 0
@@ -142,28 +148,44 @@ def lock_step(
     taken over, and so is the velocity at that anchor: only the end of its interval has moved.
     """
     runs, states_at, mine = problem.runs, problem.reference.states, problem.mine
+    walk = walk_again(problem, known, first)
     weights = list(known.weights[:first]) if known else []
     states = list(known.states[: first + 1]) if known else [runs.noise[mine]]
     velocities = list(known.velocities[: first + 1]) if known else []
     for i in range(first, len(anchors)):
-        n, m = anchors[i], (*anchors, len(runs.times) - 1)[i + 1]
-        t, t_next = runs.times[n], runs.times[m]
+        n, m = problem.interval(anchors, i)
         if i == len(velocities):
             velocities.append(evaluated(problem, states[i], n))
         basis = velocities[i::-1][: _reach(anchors, i, problem)]
-        target = (states[i] - states_at[m][mine].to(states[i].device)) / (t - t_next)
+        wanted = states_at[m][mine].to(states[i].device)
+        columns, target = walk.columns(states[i], basis, wanted, n, m)
         products = runs.gathered(
             {
-                runs.numbers[k]: as_columns([v[s] for v in basis], target[s])
+                runs.numbers[k]: as_columns([column[s] for column in columns], target[s])
                 for s, k in enumerate(mine)
             }
         )
         fitted = [products[j] for j in sorted(products) if j >= problem.reference.held_out]
         weights.append(choose_weights(np.stack(fitted)))
-        average = weighted_sum(basis[: len(weights[-1])], weights[-1]).to(velocities[i].dtype)
-        states.append(euler(states[i], average, t, t_next))
+        states.append(walk.move(states[i], average_of(velocities, weights[i], i), n, m))
     drift = drift_of(problem, states[-1])
     return Fit(anchors, tuple(weights), tuple(states), tuple(velocities), drift)
+
+
+def walk_again(problem: Problem, known: Fit | None, first: int) -> Walk:
+    """A walk that stands at anchor number `first` of a known fit, with what it remembers there."""
+    walk = walk_of(problem.runs, problem.runs.times, problem.mine)
+    if known is not None and walk.remembers:
+        for i in range(first):
+            v = average_of(known.velocities, known.weights[i], i)
+            walk.move(known.states[i], v, *problem.interval(known.anchors, i))
+    return walk
+
+
+def average_of(velocities: Sequence[Tensor], weights: Sequence[float], i: int) -> Tensor:
+    """The average velocity of interval i, from that of its anchor and of those before."""
+    basis = velocities[i::-1][: len(weights)]
+    return weighted_sum(basis, weights).to(velocities[i].dtype)
 
 
 def choose_weights(products: Floats) -> tuple[float, ...]:

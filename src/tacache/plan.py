@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 from typing_extensions import Self
 
 from tacache.errors import PlanError, TACacheError
@@ -21,6 +21,7 @@ from tacache.schedule import (
     walk,
 )
 
+Values = Annotated[tuple[JsonValue, ...], Field(min_length=1)]
 Rule = Literal["tasu", "magnitude", "direction", "reuse", "damped", "fitted"]
 
 
@@ -43,14 +44,15 @@ class Plan(FileRecord):
     """The anchors of a run, the rule between them and the rule's numbers.
 
     Plans made from a profile carry its magnitude and direction, and the thresholds they were made
-    with; a fitted plan carries its weights, one row an interval, newest anchor first.
+    with; a fitted plan carries its weights, one row an interval, newest anchor first, and the
+    values of arguments that varied between the runs it was fitted on.
     """
 
     FORMAT: ClassVar[str] = "tacache-plan"
     VERSION: ClassVar[int] = 1
     ERROR: ClassVar[type[TACacheError]] = PlanError
     REMEDY: ClassVar[str] = "Make the plan again, or restore the file from where it came from"
-    OMITTED: ClassVar[tuple[str, ...]] = ("certificate",)
+    OMITTED: ClassVar[tuple[str, ...]] = ("certificate", "varied")
 
     rule: Rule
     times: tuple[float, ...]
@@ -65,6 +67,7 @@ class Plan(FileRecord):
     breaks: tuple[float, ...] = ()
     host: Host = Host()
     certificate: Certificate | None = None
+    varied: dict[str, Values] | None = None  # `host.call` has the middle ones
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -73,8 +76,9 @@ class Plan(FileRecord):
         self._check_rates()
         if self.rule == "fitted":
             self._check_weights()
-        elif self.weights is not None:
-            raise PlanError(f"only a fitted plan has weights, this one has the rule {self.rule!r}")
+        elif self.weights is not None or self.varied is not None:
+            name = "weights" if self.weights is not None else "varied settings"
+            raise PlanError(f"only a fitted plan has {name}, this one has the rule {self.rule!r}")
         return self
 
     def _check_anchors(self) -> None:

@@ -12,16 +12,16 @@ from tacache.lockstep import (
     Fit,
     Problem,
     Weights,
+    average_of,
     drift_of,
     evaluated,
     inverse_shares,
     is_better,
     log_drift,
     mean,
+    walk_again,
 )
 from tacache.placement import Floats, as_columns
-from tacache.rules import weighted_sum
-from tacache.velocity import euler
 
 CHANGE = 1e-2  # of a weight
 DAMPINGS = (1.0, 0.1, 0.01)  # of the normal equations' diagonal
@@ -37,16 +37,14 @@ def follow(
     first: int = 0,
 ) -> Fit:
     """The samples by a plan with these weights; from interval `first` on of a known run."""
-    runs = problem.runs
-    states = list(known.states[: first + 1]) if known else [runs.noise[problem.mine]]
+    states = list(known.states[: first + 1]) if known else [problem.runs.noise[problem.mine]]
     velocities = list(known.velocities[: first + 1]) if known else []
+    walk = walk_again(problem, known, first)
     for i in range(first, len(anchors)):
-        n, m = anchors[i], (*anchors, len(runs.times) - 1)[i + 1]
+        n, m = problem.interval(anchors, i)
         if i == len(velocities):
             velocities.append(evaluated(problem, states[i], n))
-        basis = velocities[i::-1][: len(weights[i])]
-        average = weighted_sum(basis, weights[i]).to(velocities[i].dtype)
-        states.append(euler(states[i], average, runs.times[n], runs.times[m]))
+        states.append(walk.move(states[i], average_of(velocities, weights[i], i), n, m))
     drift = drift_of(problem, states[-1])
     return Fit(anchors, weights, tuple(states), tuple(velocities), drift)
 

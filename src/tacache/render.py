@@ -71,6 +71,8 @@ def plan_view(plan: Plan) -> RenderableType:
     if plan.tau_k is not None and plan.tau_d is not None:
         limits = f"tau_k {plan.tau_k:.4g}, tau_d {plan.tau_d:.4g}, max_skip {plan.max_skip}"
         facts.append(("thresholds", limits))
+    for name, values in (plan.varied or {}).items():
+        facts.append(("fitted over", f"{name} {', '.join(map(str, values))}"))
     if plan.certificate is not None:
         facts += _certificate(plan.certificate)
     parts: list[RenderableType] = [

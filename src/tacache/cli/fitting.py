@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from tacache.cli import bagel
-from tacache.cli.models import call_arguments, numbers, parsed, threads
+from tacache.cli.models import argument_names, call_arguments, numbers, parsed, threads
 from tacache.cli.options import (
     PROMPTS_HELP,
     Compiled,
@@ -40,7 +40,7 @@ COUNT, FAST = 16, 8
 def fit(
     model: Model,
     evaluations: Annotated[
-        str | None, typer.Option(help="Budgets, such as 13 or 7,10,13 [default: 13].")
+        str | None, typer.Option(help="Budgets, such as 13 or 7,10,13 (default: 13).")
     ] = None,
     speedup: Annotated[
         float | None, typer.Option(help="One budget, as steps / evaluations.")
@@ -51,7 +51,7 @@ def fit(
     ] = None,
     prompts: Annotated[str, typer.Option(help=PROMPTS_HELP)] = "calibration",
     count: Annotated[
-        int | None, typer.Option(min=2, help=f"Use the first COUNT prompts [default: {COUNT}].")
+        int | None, typer.Option(min=2, help=f"Use the first COUNT prompts (default: {COUNT}).")
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds; every prompt runs with each.")] = "0",
     steps: Annotated[int, typer.Option(min=2, help="Steps of the full run.")] = 50,
@@ -69,6 +69,10 @@ def fit(
     width: Width = None,
     frames: Frames = None,
     guidance: Guidance = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="Values that the prompts take in turn, such as guidance=2,3,4."),
+    ] = None,
     more: More = None,
     dtype: Dtype = None,
     device: Device = None,
@@ -81,7 +85,8 @@ def fit(
     """Fit plans to a model: weights and anchors from a few full runs, judged on held-out prompts.
 
     Full runs are made once for all budgets. Killed, it goes on where it stopped. Under
-    torchrun or accelerate launch the prompts are shared out between the processes.
+    torchrun or accelerate launch the prompts are shared out between the processes. With
+    --vary one plan serves a range of guidance.
 
     [bold]Examples[/bold]
 
@@ -90,6 +95,8 @@ def fit(
     tacache fit black-forest-labs/FLUX.1-dev --evaluations 5,7,10,13,17,25 -o flux
 
     tacache fit black-forest-labs/FLUX.1-dev --psnr 35 --guidance 3.5 -o flux
+
+    tacache fit tiny-flux --vary guidance=2,3,4 -o tiny.plan.json
 
     tacache fit bagel --bagel-path Bagel --weights BAGEL-7B-MoT --evaluations 13 -o bagel.plan.json
     """
@@ -109,9 +116,12 @@ def fit(
         "resume": kept,
         "progress": not as_json,
     }
+    mix = _mix(model, vary, parsed(more), guidance)
     if is_bagel:
         import tacache.bagel as host
 
+        if mix:
+            raise TACacheError("BAGEL is fitted at one setting: leave --vary out")
         call = bagel.call_arguments(parsed(more), guidance=guidance, **given)
         asked = bagel.Asked(bagel_path, weights, dtype, device, offload, compiled)
         _write(host.fit_plans(bagel.load(asked), texts, **work, **call), target, psnr, as_json)
@@ -119,13 +129,14 @@ def fit(
         return
     from tacache.diffusers.fitting import fit_plans, share_of
     from tacache.diffusers.loading import Loading, load_pipeline
-    from tacache.diffusers.processes import Processes
+    from tacache.processes import Processes
 
     call = call_arguments(model, more, guidance=guidance, **given)
+    call = {name: value for name, value in call.items() if name not in mix}  # the model's default
     pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
     pipe.set_progress_bar_config(disable=True)
     with threads(model, pipe):
-        plans = fit_plans(pipe, texts, **work, **call)
+        plans = fit_plans(pipe, texts, vary=mix, **work, **call)
     if Processes.current().rank == 0:
         _write(plans, target, psnr, as_json)
     forget(share_of(kept, Processes.current()), budgets)
@@ -150,6 +161,23 @@ def _budgets(
     if wanted[0] > steps:
         raise TACacheError(f"{steps} steps are too few for {wanted[0]} evaluations or more")
     return [budget for budget in wanted if budget <= steps]
+
+
+def _mix(
+    model: str, vary: list[str] | None, given: dict[str, Any], guidance: float | None
+) -> dict[str, list[Any]]:
+    """The arguments of --vary with their values, none of which is also given once."""
+    names, mix = argument_names(model), dict[str, list[Any]]()
+    once = given.keys() | ({names["guidance"]} if guidance is not None else set())
+    for pair in vary or []:
+        word, found, text = pair.partition("=")
+        if not found or not word or not all(text.split(",")):
+            raise TACacheError(f"--vary takes NAME=V1,V2,V3, not {pair!r}")
+        name = names.get(word, word)
+        if name in once:
+            raise TACacheError(f"{name} is given and varied: leave one of them out")
+        mix[name] = list(parsed([f"{i}={one}" for i, one in enumerate(text.split(","))]).values())
+    return mix
 
 
 def _write(plans: Sequence[Plan], target: Path, psnr: float | None, as_json: bool) -> None:

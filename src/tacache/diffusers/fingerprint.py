@@ -60,10 +60,10 @@ def describe(
         model=model_name(pipe),
         denoiser=denoiser_name(pipe),
         scheduler=type(scheduler).__name__,
-        scheduler_config=_jsonable(dict(scheduler.config)),
+        scheduler_config=jsonable(dict(scheduler.config)),
         latent_shape=latent_shape,
         dtype=dtype,
-        call=_jsonable(call),
+        call=jsonable(call),
         prompts_sha256=prompts,
     )
 
@@ -82,7 +82,7 @@ def settings(call: dict[str, Any]) -> dict[str, Any]:
 _NO_SETTINGS = {"return_dict", "num_images_per_prompt", "num_videos_per_prompt"}
 
 
-def _jsonable(values: dict[str, Any]) -> dict[str, Any]:
+def jsonable(values: dict[str, Any]) -> dict[str, Any]:
     """The plain values among `values`: numbers, strings and lists of them, no private names."""
     kept = {}
     for name, value in values.items():

@@ -8,6 +8,7 @@ from typing import Any
 from tacache.diffusers.calls import can_start_midway
 from tacache.diffusers.fingerprint import check_host
 from tacache.diffusers.flow import check_flow_scheduler
+from tacache.diffusers.matching import warn_of_solver
 from tacache.diffusers.schedulers import FollowsPlan, parent_class, plan_scheduler
 from tacache.errors import HostError
 from tacache.plan import Plan
@@ -29,6 +30,7 @@ def apply(pipe: Any, plan: Plan, *, strength: float | None = None) -> None:
         raise HostError(f"strength is a number above 0 and up to 1, not {strength}")
     plain = plain_scheduler(pipe)
     check_host(pipe, plan)
+    warn_of_solver(plan, plain)
     if strength is not None and not can_start_midway(pipe):
         raise HostError(f"{type(pipe).__name__} starts from noise alone: it has no strength to set")
     carrier: Any = plan_scheduler(plain.__class__)

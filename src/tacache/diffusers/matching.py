@@ -14,6 +14,18 @@ GRID_TOLERANCE = 1e-4
 GUIDANCE = ("guidance_scale", "guidance_scale_2", "true_cfg_scale")
 GUIDANCE_TOLERANCE = 0.1  # of the fitted one, within which weights lose nothing to speak of
 
+# of a multistep scheduler's configuration, what its steps are made by
+SOLVER_OPTIONS = (
+    "solver_order",
+    "solver_type",
+    "algorithm_type",
+    "predict_x0",
+    "disable_corrector",
+    "lower_order_final",
+    "euler_at_final",
+    "final_sigmas_type",
+)
+
 
 def fit_to_run(plan: Plan, times: tuple[float, ...], start: int = 0) -> Plan:
     """The plan for this run's grid, from step `start` on; an error where it cannot be had."""
@@ -56,17 +68,40 @@ def with_parts(plan: Plan, breaks: tuple[float, ...]) -> Plan:
 
 
 def warn_of_guidance(plan: Plan, call: dict[str, Any]) -> None:
-    """Weights are fitted at one guidance; at another they lose, the more the farther it is."""
+    """Weights are fitted at some guidance; outside of it they lose, the more the farther it is."""
     known = plan.host.call or {}
     for name in GUIDANCE:
-        fitted, now = known.get(name), call.get(name)
-        if plan.rule != "fitted" or not _is_number(fitted) or not _is_number(now):
+        values = (plan.varied or {}).get(name, (known.get(name),))
+        fitted, now = [value for value in values if _is_number(value)], call.get(name)
+        if plan.rule != "fitted" or not fitted or not _is_number(now):
             continue
-        if abs(now - fitted) > GUIDANCE_TOLERANCE * max(abs(fitted), 1.0):
+        low, high = min(fitted), max(fitted)
+        nearest = min(max(now, low), high)
+        if abs(now - nearest) > GUIDANCE_TOLERANCE * max(abs(nearest), 1.0):
+            at = f"{low:g}" if low == high else f"{low:g} to {high:g}"
             logger.warning(
-                "the plan was fitted at %s=%g, this run has %g, %g away: expect a lower fidelity "
-                "than its certificate says", name, fitted, now, abs(now - fitted),
+                "the plan was fitted at %s=%s, this run has %g, %g away: expect a lower fidelity "
+                "than its certificate says", name, at, now, abs(now - nearest),
             )  # fmt: skip
+
+
+def warn_of_solver(plan: Plan, scheduler: Any) -> None:
+    """Weights are fitted to one solver's steps; another, or other options of it, may lose."""
+    known, found = plan.host.scheduler, type(scheduler).__name__
+    if plan.rule != "fitted" or plan.host.kind != "diffusers" or known is None:
+        return
+    before = plan.host.scheduler_config or {}
+    changed = [
+        f"{name}={scheduler.config[name]!r} for {before[name]!r}"
+        for name in SOLVER_OPTIONS
+        if name in before and name in scheduler.config and scheduler.config[name] != before[name]
+    ]
+    different = [found] if known != found else changed
+    if different:
+        logger.warning(
+            "the plan was fitted to the steps of %s, this pipeline has %s: expect another fidelity "
+            "than its certificate says, or fit it with this scheduler", known, ", ".join(different),
+        )  # fmt: skip
 
 
 def check_latent_shape(plan: Plan, shape: tuple[int, ...]) -> None:

@@ -1,0 +1,100 @@
+"""A pipeline's own solver apart from its run: one run's steps, and those of a fit's samples."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tacache.diffusers.looping import Held, Loop
+from tacache.errors import HostError
+
+
+class Solver:
+    """The pipeline's own solver on a driven run's grid: Euler, or a multistep one with history."""
+
+    def __init__(self, origin: Any, first: Held, loop: Loop) -> None:
+        self._scheduler, self._first, self._loop = copy_run(origin), first, loop
+        self.n = 0
+
+    def step(self, v: Tensor, x: Tensor) -> Tensor:
+        """The state at the next step, from velocity and state at this one, bit for bit."""
+        if self.n >= self._loop.steps:
+            raise HostError(f"the solver has made all {self._loop.steps} steps: take a new one")
+        now = self._scheduler.timesteps[self._loop.start + self.n]
+        options = {**self._first.options, "return_dict": False}
+        tokens = options.get("per_token_timesteps")
+        if tokens is not None:  # a token never lies above the level the walk has reached
+            options["per_token_timesteps"] = torch.minimum(tokens, now.to(tokens))
+        v = -v if self._first.negated else v
+        x_next: Tensor = self._scheduler.plain_step(v, now, x, **options)[0]
+        self.n += 1
+        return x_next
+
+    def tried(self, basis: Sequence[Tensor], x: Tensor, m: int) -> Tensor:
+        """The states at step m with no velocity, and with each of a basis; it stays where it is.
+
+        All at once, along a new first dimension, and not in less than float32.
+        """
+        other = Solver(self._scheduler, self._first, self._loop)
+        other.n, dtype = self.n, torch.promote_types(x.dtype, torch.float32)
+        for name, value in vars(other._scheduler).items():
+            setattr(other._scheduler, name, _in_dtype(value, dtype, x.shape))
+        v = torch.stack([torch.zeros_like(basis[0]), *basis]).to(dtype)
+        states = x.to(dtype).expand_as(v)
+        while other.n < m:
+            states = other.step(v, states)
+        return states
+
+
+class SolverWalk:
+    """A fit's samples, each with a solver of its own (`tacache.walking.Walk`)."""
+
+    remembers = True
+
+    def __init__(self, solvers: Sequence[Solver], times: Sequence[float]) -> None:
+        self.solvers, self.times = solvers, times
+
+    def move(self, x: Tensor, v: Tensor, n: int, m: int) -> Tensor:
+        """Every step on the way with the same velocity, as a plan's scheduler makes them."""
+        states = list(x)
+        for _ in range(n, m):
+            states = [solver.step(v[s], states[s]) for s, solver in enumerate(self.solvers)]
+        if not states:
+            return x
+        found = torch.stack(states)
+        if not bool(torch.isfinite(found).all()):
+            raise HostError(
+                f"the scheduler's own steps from {n} to {m} end in states that are infinite or not "
+                "a number: give it another solver_type or final_sigmas_type"
+            )
+        return found
+
+    def columns(
+        self, x: Tensor, basis: Sequence[Tensor], wanted: Tensor, n: int, m: int
+    ) -> tuple[Sequence[Tensor], Tensor]:
+        """By trial: how far each velocity alone leads from where none at all does."""
+        if not self.solvers:
+            return basis, x
+        span = self.times[n] - self.times[m]
+        tries = [
+            solver.tried([v[s] for v in basis], x[s], m) for s, solver in enumerate(self.solvers)
+        ]
+        still, *moved = torch.stack(tries, dim=1)
+        return [(still - state) / span for state in moved], (still - wanted) / span
+
+
+def copy_run(scheduler: Any) -> Any:
+    """A scheduler on the same grid and with the same history, to step with."""
+    copied: Any = object.__new__(type(scheduler))
+    own = {name: value for name, value in scheduler.__dict__.items() if name != "loop"}
+    copied.__dict__.update(copy.deepcopy(own))
+    return copied
+
+
+def _in_dtype(value: Any, dtype: torch.dtype, shape: torch.Size) -> Any:
+    """A solver's remembered states in another dtype; everything else as it is."""
+    if isinstance(value, list):
+        return [_in_dtype(part, dtype, shape) for part in value]
+    return value.to(dtype) if isinstance(value, Tensor) and value.shape == shape else value

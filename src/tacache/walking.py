@@ -1,0 +1,61 @@
+"""How states move while a fit walks them: by Euler, or by a host's own solver with its memory.
+
+Both are affine in the velocity of an interval: the state at its end is a sum of what each velocity
+contributes. That is all that least squares need.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from tacache.velocity import euler
+
+
+class Walk(Protocol):
+    """Some samples on their way through the steps, from noise on."""
+
+    remembers: bool  # where a step leads depends on those before it
+
+    def move(self, x: Tensor, v: Tensor, n: int, m: int) -> Tensor:
+        """The states at step m, from those at step n with one velocity all the way."""
+
+    def columns(
+        self, x: Tensor, basis: Sequence[Tensor], wanted: Tensor, n: int, m: int
+    ) -> tuple[Sequence[Tensor], Tensor]:
+        """What each velocity of a basis moves per unit of time, and what would lead to `wanted`.
+
+        Weights whose sum of columns meets the target are those whose sum of velocities leads there.
+        """
+
+
+@runtime_checkable
+class HasSolver(Protocol):
+    """Runs that step with a solver of their own."""
+
+    def walk(self, chosen: Sequence[int]) -> Walk:
+        """The chosen samples (positions in `noise`) at step 0."""
+
+
+class EulerWalk:
+    """One Euler step an interval, which is all of its steps together."""
+
+    remembers = False
+
+    def __init__(self, times: Sequence[float]) -> None:
+        self.times = times
+
+    def move(self, x: Tensor, v: Tensor, n: int, m: int) -> Tensor:
+        """Eq. 1 across all steps between."""
+        return euler(x, v, self.times[n], self.times[m])
+
+    def columns(
+        self, x: Tensor, basis: Sequence[Tensor], wanted: Tensor, n: int, m: int
+    ) -> tuple[Sequence[Tensor], Tensor]:
+        """The velocities themselves, and the one that leads to `wanted`."""
+        return basis, (x - wanted) / (self.times[n] - self.times[m])
+
+
+def walk_of(runs: object, times: Sequence[float], chosen: Sequence[int]) -> Walk:
+    """The walk of these runs' own solver, else Euler's."""
+    return runs.walk(chosen) if isinstance(runs, HasSolver) else EulerWalk(times)
