@@ -159,9 +159,11 @@ def test_killed_it_goes_on_where_it_stopped(inferencer, tmp_path, monkeypatch):
     assert [json.loads(line)["run"] for line in kept.read_text().splitlines()] == [0, 1, 2]
     with pytest.raises(ProfileError, match="runs of another calibration"):
         calibrate(inferencer, PROMPTS, resume=kept, **CALL | {"cfg_text_scale": 5.0})
-    kept.write_text("a diary\n")
-    with pytest.raises(ProfileError, match="line 1 is no finished run"):
-        calibrate(inferencer, PROMPTS, resume=kept, **CALL)
+    for text in ("a diary\n", "a diary"):
+        kept.write_text(text)
+        with pytest.raises(ProfileError, match="is no file of finished runs"):
+            calibrate(inferencer, PROMPTS, resume=kept, **CALL)
+        assert kept.read_text() == text
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacache.bench.records import Machine, Record, RecordFile, read_records
+from tacache.errors import TACacheError
 from tacache.export import records_file
 from tacache.export.benchmarks import BENCHMARKS, ExportError, plan_samples, read_entries
 from tacache.export.scores import QUALITY, SEMANTIC, Part, add_scores, means, shares
@@ -330,6 +331,13 @@ def test_compbench_counts_by_place_or_by_number(tmp_path, answers):
         ("vbench", "r.json", "{", "is not JSON"),
         ("wise", "r.jsonl", '{"prompt_id": 1, "realism": 1}', "with consistency, realism"),
         ("compbench", "r.json", "[]", "is no result of T2I-CompBench"),
+        ("wise", "r.jsonl", '{"prompt_id": "x", "score": 1}', "'x' is not the number of a sample"),
+        (
+            "compbench",
+            "annotation_blip/vqa_result.json",
+            '[{"question_id": "x", "answer": "1"}]',
+            "'x' is not the number of a sample",
+        ),
         ("wise", "missing.jsonl", None, "cannot read"),
     ],
 )
@@ -337,6 +345,7 @@ def test_other_results_are_refused_and_nothing_is_changed(tmp_path, name, file, 
     folder = wise_export(tmp_path, [1])
     before = records_file(folder).read_bytes()
     path = tmp_path / file
+    path.parent.mkdir(exist_ok=True)
     if content is not None:
         path.write_text(content + "\n")
     with pytest.raises(ExportError, match=message):
@@ -347,6 +356,27 @@ def test_other_results_are_refused_and_nothing_is_changed(tmp_path, name, file, 
 def test_scores_need_an_export(tmp_path):
     with pytest.raises(ExportError, match="export first"):
         add_scores("geneval", tmp_path / "nowhere", [])
+
+
+def test_an_export_may_be_renamed_before_it_is_scored(tmp_path):
+    folder = wise_export(tmp_path, [1])
+    moved = folder.with_name("moved")
+    records_file(folder).rename(records_file(moved))
+    results = tmp_path / "r.jsonl"
+    results.write_text('{"prompt_id": 1, "score": 1}\n')
+    assert add_scores("wise", moved, [results])[0].scores["wise"] == 1.0
+
+
+@pytest.mark.parametrize("folder", [".", ".."])
+def test_a_folder_has_a_name_that_its_records_take(folder):
+    with pytest.raises(TACacheError, match=r"by its name, such as \.\./"):
+        records_file(folder)
+
+
+def test_a_line_ends_where_its_file_says(tmp_path):
+    metadata = tmp_path / "m.jsonl"
+    metadata.write_text('{"tag": "x", "prompt": "a\u2028cat"}\n', encoding="utf-8")
+    assert [entry.prompt for entry in read_entries("geneval", [metadata])] == ["a\u2028cat"]
 
 
 def test_every_benchmark_can_be_scored():

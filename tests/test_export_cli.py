@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tacache.bench.records import read_records
 from tacache.cli import app
 from tacache.diffusers import generation
-from tacache.diffusers.processes import Processes, Together
+from tacache.processes import Processes, Together
 from tests.tiny import PIPELINES
 
 SIZE = ["--height", 32, "--width", 32, "--call", "max_sequence_length=32"]

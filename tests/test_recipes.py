@@ -146,6 +146,11 @@ def test_every_command_runs(tiny):
     recipe, call = tiny
     for kind, text in blocks(recipe):
         run_block(kind, text, call)
+    check_made(recipe)
+
+
+def check_made(recipe: str) -> None:
+    """There is a command for everything, and its files are what they are to be."""
     verbs = {words[0] for words in commands(recipe)}
     assert {"calibrate", "plan", "show", "fit", "generate", "bench"} <= verbs
     assert Plan.load(f"{recipe}-fitted.plan.json").rule == "fitted"
@@ -162,6 +167,7 @@ def test_every_command_for_bagel_runs(tmp_path, monkeypatch):
     with stand_in.no_checkout_loaded():
         for kind, text in blocks("bagel"):
             run_block(kind, text, {"image_shapes": list(stand_in.SIZE)})
+    check_made("bagel")
 
 
 @pytest.mark.parametrize("recipe", estimate.MODELS)

@@ -8,6 +8,9 @@ import numpy as np
 
 from tacache.errors import TACacheError
 
+# Two grids are the same if no noise level differs by more; a change of shift moves them further.
+GRID_TOLERANCE = 1e-4
+
 
 def time_grid(steps: int, shift: float = 1.0) -> list[float]:
     """The grid of `steps` steps from 1 to 0: u = 1 - i/N, t = s u / (1 + (s - 1) u)."""
@@ -33,6 +36,11 @@ def as_times(times: Iterable[float]) -> tuple[float, ...]:
                 f"times must decrease, noise first: step {n} goes from {t} to {t_next}"
             )
     return grid
+
+
+def same_grid(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether two grids are the same, but for rounding."""
+    return len(a) == len(b) and all(abs(x - y) <= GRID_TOLERANCE for x, y in zip(a, b, strict=True))
 
 
 def step_lengths(times: Sequence[float]) -> tuple[float, ...]:

@@ -18,7 +18,7 @@ from torch import Tensor
 import tacache.fitting
 from tacache.calibration import measure
 from tacache.errors import HostError
-from tacache.grid import as_times, break_steps
+from tacache.grid import GRID_TOLERANCE, as_times, break_steps, same_grid
 from tacache.plan import Plan, make_plan
 from tacache.profile import Host, Profile, profile_times
 from tacache.replanning import from_step, replan, with_breaks
@@ -31,9 +31,6 @@ Denoiser = Callable[..., Tensor]
 Callback = Callable[[dict[str, Any]], None]
 # keep(denoised, sigma): what of a rebuilt `denoised` is known better, as outside an inpainting mask
 Keep = Callable[[Tensor, Tensor], Tensor]
-
-# Two grids are the same if no noise level differs by more; a change of shift moves them further.
-GRID_TOLERANCE = 1e-4
 
 
 @torch.no_grad()
@@ -241,8 +238,7 @@ def _levels(sigmas: Sequence[float]) -> tuple[float, ...]:
 def _stretch(times: Sequence[float], part: Sequence[float]) -> int | None:
     """The step of `times` at which `part` begins, if it is a stretch of them."""
     for start in range(len(times) - len(part) + 1):
-        pairs = zip(times[start : start + len(part)], part, strict=True)
-        if all(abs(a - b) <= GRID_TOLERANCE for a, b in pairs):
+        if same_grid(times[start : start + len(part)], part):
             return start
     return None
 

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacache.bagel.finished import FinishedRuns, job_key
+from tacache.bagel.finished import job_key
 from tacache.bagel.host import Evaluate, check_taylorseer, model_of, watching
 from tacache.bagel.making import Generate, Job, Maker, jobs_of, maker_of, quiet
 from tacache.bagel.runs import Run, describe, images_of
 from tacache.calibration import measure
 from tacache.errors import HostError, ProfileError
+from tacache.finished import FinishedRuns
 from tacache.profile import Profile
 from tacache.progress import track
 from tacache.prompts import as_prompts, fingerprint

@@ -1,6 +1,5 @@
 """Pictures by BAGEL from prompts, with a plan, without one, or both side by side."""
 
-import re
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,25 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tacache import outputs
 from tacache.bagel.host import applied
 from tacache.bagel.making import Job, maker_of, pixels_of
 from tacache.errors import HostError
-from tacache.files import Frozen
 from tacache.metrics import psnr
+from tacache.outputs import Output
 from tacache.plan import Plan
-
-
-class Output(Frozen):
-    """One prompt and seed: its file, and how it compares to full steps where that was asked."""
-
-    prompt: str
-    seed: int
-    file: str
-    seconds: float
-    evaluations: int | None = None
-    full_file: str | None = None
-    full_seconds: float | None = None
-    psnr: float | None = None
 
 
 class Request(NamedTuple):
@@ -75,8 +62,7 @@ def warm_up(inferencer: Any, prompt: str, call: dict[str, Any]) -> None:
 
 def file_stem(index: int, job: Job) -> str:
     """A name that sorts by prompt and can be read: 0003-a-red-apple-s7."""
-    words = re.sub(r"[^a-z0-9]+", "-", job.prompt.lower()).strip("-")[:48].rstrip("-")
-    return f"{index:04d}-{words or 'prompt'}-s{job.seed}"
+    return outputs.file_stem(index, *job)
 
 
 def _make(inferencer: Any, job: Job, call: dict[str, Any]) -> Made:

@@ -5,14 +5,12 @@ from typing import Any
 
 from tacache.bagel.runs import SETTINGS, Run, denoiser_name, model_name
 from tacache.errors import HostError
-from tacache.grid import break_steps
+from tacache.grid import break_steps, same_grid
 from tacache.plan import Plan
 from tacache.replanning import replan, with_breaks
 
 logger = logging.getLogger("tacache.bagel")
 
-# Two grids are the same if no noise level differs by more; a change of shift moves them further.
-GRID_TOLERANCE = 1e-4
 # settings that the grid already shows
 SHOWN_BY_GRID = ("num_timesteps", "timestep_shift")
 
@@ -41,7 +39,7 @@ def fit_to_run(plan: Plan, run: Run) -> Plan:
 
 
 def _on_grid(plan: Plan, times: tuple[float, ...]) -> Plan:
-    if _same_grid(plan.times, times):
+    if same_grid(plan.times, times):
         return plan
     if plan.rule != "fitted":
         moved = replan(plan, times)
@@ -115,7 +113,3 @@ def _check_size(plan: Plan, run: Run) -> None:
                 "the best fidelity", size or f"{known[0]} tokens", shape or f"{length} tokens",
             )  # fmt: skip
             return
-
-
-def _same_grid(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return len(a) == len(b) and all(abs(x - y) <= GRID_TOLERANCE for x, y in zip(a, b, strict=True))

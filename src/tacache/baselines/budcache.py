@@ -1,7 +1,7 @@
 """BudCache (Lei et al., ICML 2026, arXiv:2606.13496): search the anchors of a fixed budget.
 
 Simulated annealing over sets of K steps, then hill climbing, both on the final state's error on a
-calibration run; between anchors the residual (or velocity) is reused. Its second stage, which
+few calibration runs; between anchors the residual (or velocity) is reused. Its second stage, which
 trains the time grid, is not part of this baseline.
 """
 
@@ -17,7 +17,7 @@ TRIES = 200  # of annealing, as published; hill climbing may try as many again
 HOTTEST, COLDEST = 0.05, 1e-5  # temperatures in units of the relative squared error
 RADIUS = 3
 NEAR_SHARE = 0.7  # of the moves stay within the radius
-SAMPLES = 1  # as published
+SAMPLES = 2  # published: one prompt
 
 Anchors = tuple[int, ...]
 Loss = Callable[[Anchors], float]

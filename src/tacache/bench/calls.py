@@ -2,18 +2,19 @@
 
 import copy
 import functools
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from tacache.diffusers.driving import DrivenRun, drive
+from tacache.bench.seam import Calls, Counted, Subject, Times
+from tacache.diffusers.driving import drive
 from tacache.diffusers.fingerprint import describe, settings
+from tacache.diffusers.generation import Request, write
 from tacache.diffusers.host import plain_scheduler
 from tacache.diffusers.peers import BlockMeter, Cache, check_supported, metered, placed
 from tacache.diffusers.runs import Run, check_call_names, run_arguments
@@ -21,82 +22,30 @@ from tacache.errors import HostError
 from tacache.grid import as_times
 from tacache.profile import Host
 
-Times = tuple[float, ...]
 
-
-class Subject(NamedTuple):
-    """What is drawn: a prompt and the seed of its noise."""
-
-    prompt: str
-    seed: int
-
-
-class Counted:
-    """The velocity function of an open call, and the times at which the model was evaluated.
-
-    With a cache inside the model that is where its blocks really ran, as the meter says.
-    """
-
-    def __init__(self, run: DrivenRun, times: Times, meter: BlockMeter | None = None) -> None:
-        self.run, self.times, self.meter = run, times, meter
-        self.evaluated: list[float] = []
-        self._step = {t: n for n, t in enumerate(times[:-1])}
-
-    def __call__(self, x: Tensor, t: float) -> Tensor:
-        """The velocity by the model; t is a time of the call's grid."""
-        if t not in self._step:
-            raise HostError(f"t={t} is not on the grid of the call")
-        v = self.run.evaluate(x, self._step[t])
-        if self.meter is None or self.meter.took():
-            self.evaluated.append(t)
-        return v
-
-    @property
-    def worth(self) -> float | None:
-        """With a cache inside the model, the evaluations that its blocks' work amounts to."""
-        return None if self.meter is None else self.meter.worth
-
-    @property
-    def noise_sha256(self) -> str:
-        """A hash of the noise the call starts from."""
-        return hashlib.sha256(self.run.noise.float().cpu().numpy().tobytes()).hexdigest()
-
-
-class Caller:
-    """Opens calls of a pipeline with a benchmark's arguments.
-
-    `times` is the grid of its full steps and `host` what it is; both are read off a first call,
-    which also pays the costs that come only once.
-    """
+class Caller(Calls):
+    """Opens calls of a pipeline of diffusers with a benchmark's arguments."""
 
     def __init__(self, pipe: Any, call: dict[str, Any], first: Subject) -> None:
-        self.pipe = pipe
-        self.call = {**call, "output_type": "np", "return_dict": False}
-        check_call_names(pipe, self.call)
-        self._grids: dict[int, Times] = {}
         self._placing: Callable[[], AbstractContextManager[BlockMeter]] | None = None
-        with self.open(first) as velocity:
-            run = velocity.run
-            self.times, self.breaks = run.times, run.breaks
-            self.device = run.noise.device
-            self.host: Host = describe(
-                pipe,
-                plain_scheduler(pipe),
-                call | settings(run.call),
-                latent_shape=tuple(run.noise.shape[1:]),
-                dtype=str(run.noise.dtype).removeprefix("torch."),
-            )
-        self._first = first
+        super().__init__(pipe, call, first)
 
-    @property
-    def steps(self) -> int:
-        """N, the number of full steps."""
-        return len(self.times) - 1
+    def _checked(self, call: dict[str, Any]) -> dict[str, Any]:
+        """What the pipeline is called with; a misspelt argument is an error."""
+        asked = {**call, "output_type": "np", "return_dict": False}
+        check_call_names(self.pipe, asked)
+        return asked
 
-    def key(self, *more: Any) -> str:
-        """A hash of the pipeline, its arguments and `more`: the name of what was made with them."""
-        content = [self.host.model_dump(mode="json"), *more]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
+    def _described(self, velocity: Counted, call: dict[str, Any]) -> Host:
+        """What an open call says of the model and how it is called."""
+        run: Any = velocity.run
+        return describe(
+            self.pipe,
+            plain_scheduler(self.pipe),
+            call | settings(run.call),
+            latent_shape=tuple(run.noise.shape[1:]),
+            dtype=str(run.noise.dtype).removeprefix("torch."),
+        )
 
     @contextmanager
     def open(
@@ -135,39 +84,17 @@ class Caller:
         with metered(self.pipe.transformer) as meter, self.open(self._first):
             return len(meter.branches)
 
-    def grid(self, steps: int) -> Times:
-        """The grid a user gets who asks the pipeline for so many steps."""
-        if steps not in self._grids:
-            with self.open(self._first, steps=steps) as velocity:
-                self._grids[steps] = velocity.times
-        return self._grids[steps]
+    def plain_call(self, subject: Subject, steps: int) -> None:
+        """The pipeline's own call, in this thread."""
+        pipe: Any = copy.copy(self.pipe)
+        pipe.scheduler = copy.deepcopy(plain_scheduler(self.pipe))
+        pipe.set_progress_bar_config(disable=True)
+        call = {**self.call, "num_inference_steps": steps}
+        pipe(**run_arguments(Run((subject.prompt,), (subject.seed,)), call))
 
-
-class SampleVelocity:
-    """velocity(x, t, sample=numbers): each sample in a call of its own, open until the end.
-
-    Off the grid of full steps, further calls are opened, one for each time.
-    """
-
-    def __init__(self, caller: Caller, subjects: Sequence[Subject], stack: ExitStack) -> None:
-        self._caller, self._subjects, self._stack = caller, subjects, stack
-        self._calls: dict[tuple[int, float | None], Counted] = {}
-        self._known = frozenset(caller.times[:-1])
-
-    def __call__(self, x: Tensor, t: float, sample: Sequence[int]) -> Tensor:
-        """The velocities of these samples, one after the other."""
-        rows = [self._call(i, t)(x[k : k + 1], t) for k, i in enumerate(sample)]
-        return torch.cat(rows)
-
-    def _call(self, i: int, t: float) -> Counted:
-        place = (i, None if t in self._known else t)
-        if place not in self._calls:
-            end = self._caller.times[-1]
-            # Two steps: Mochi cannot count to one.
-            times = None if t in self._known else (t, (t + end) / 2, end)
-            opened = self._caller.open(self._subjects[i], times)
-            self._calls[place] = self._stack.enter_context(opened)
-        return self._calls[place]
+    def write(self, pixels: NDArray[np.float32], stem: Path) -> Path:
+        """A PNG, or a clip as MP4."""
+        return write(pixels, stem, Request(None, {}))
 
 
 def on_grid(pipe: Any, times: Times) -> Any:

@@ -8,22 +8,25 @@ evaluations ("worth").
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from statistics import mean
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from pydantic import JsonValue
 from torch import Tensor
 
 from tacache.baselines import Problem
-from tacache.bench.calls import Caller
 from tacache.bench.lessons import Lesson
 from tacache.bench.records import plain
+from tacache.bench.seam import Calls
 from tacache.decomposition import norm
-from tacache.diffusers.peers import Cache, Peer, Tried, check_supported
 from tacache.files import Frozen
 from tacache.velocity import euler
+
+if TYPE_CHECKING:  # they load diffusers, which not every host goes with
+    from tacache.diffusers.peers import Peer, Tried
 
 TUNED = 2  # calibration samples that thresholds are searched on
 Seen = TypeVar("Seen")
@@ -33,7 +36,7 @@ Seen = TypeVar("Seen")
 class Inside:
     """A cache inside the model, tuned for the budget or at a published setting."""
 
-    baseline: Peer[Any]
+    baseline: "Peer[Any]"
     variant: str | None = None
     inside: ClassVar[bool] = True
 
@@ -44,6 +47,8 @@ class Inside:
 
     def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
         """Tune it on a few calibration samples, in runs of the real pipeline."""
+        from tacache.diffusers.peers import check_supported
+
         self.baseline.available()
         check_supported(lesson.caller.pipe)
         if self.variant is not None:
@@ -66,9 +71,21 @@ class Inside:
         return plain(settings)
 
 
-def within(method: Any, caller: Caller, settings: Any) -> AbstractContextManager[None]:
+@cache
+def peers() -> dict[str, "Peer[Any]"]:
+    """Caches inside the model by name: none without diffusers, whose models they are for."""
+    try:
+        from tacache.diffusers.peers import PEERS
+    except ImportError:
+        return {}
+    return PEERS
+
+
+def within(method: Any, caller: Calls, settings: Any) -> AbstractContextManager[None]:
     """What must be in place at the pipeline while a method samples: nothing, or its cache."""
     if isinstance(method, Inside):
+        from tacache.diffusers.peers import Cache
+
         return caller.inside(Cache(method.baseline, settings))
     return nullcontext()
 
@@ -76,7 +93,7 @@ def within(method: Any, caller: Caller, settings: Any) -> AbstractContextManager
 class LessonTrials:
     """Runs of a cache on the first samples of a lesson; settings are tried once."""
 
-    def __init__(self, lesson: Lesson, peer: Peer[Any]) -> None:
+    def __init__(self, lesson: Lesson, peer: "Peer[Any]") -> None:
         self._lesson, self._peer = lesson, peer
         self._subjects = lesson.subjects[:TUNED]
         self._ends = [lesson.walk(i).states[-1:] for i in range(len(self._subjects))]
@@ -87,8 +104,10 @@ class LessonTrials:
         """N, the number of steps of a run."""
         return self._lesson.caller.steps
 
-    def tried(self, settings: Any) -> Tried:
+    def tried(self, settings: Any) -> "Tried":
         """The mean evaluations and the mean of |x - x_N|^2 / |x_N|^2."""
+        from tacache.diffusers.peers import Tried
+
         if settings not in self._known:
             made = [self._run(i, settings, lambda _: None) for i in range(len(self._subjects))]
             errors = [_error(x, end) for (x, *_), end in zip(made, self._ends, strict=True)]

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tacache.bench.calls import Subject
 from tacache.bench.lessons import Lesson
 from tacache.bench.methods import GENERAL, Asked
 from tacache.bench.records import Key, Status
 from tacache.bench.scoring import DEFAULT_METRICS
+from tacache.bench.seam import Subject
 from tacache.errors import TACacheError
 from tacache.files import Frozen
 from tacache.metrics import METRICS

@@ -1,12 +1,10 @@
 """Runs of one subject: the references, and every method from the same noise, as records."""
 
 import os
-import platform
 import re
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -18,16 +16,18 @@ from torch import Tensor
 
 from tacache.baselines import BASELINES, Problem
 from tacache.baselines.simple import GridSettings
-from tacache.bench.calls import Caller, Counted, Subject, Times
 from tacache.bench.costs import CallFlops, call_flops
 from tacache.bench.inside import within
 from tacache.bench.jobs import Job, Prepared, Task
 from tacache.bench.lessons import load_walk, record_walk, save_tensors
+from tacache.bench.machines import this_machine
 from tacache.bench.methods import load_settings
-from tacache.bench.records import Adds, Key, Machine, Record, Traces
+from tacache.bench.records import Adds, Key, Record, Traces
 from tacache.bench.scoring import Result, as_pixels, compare, score
+from tacache.bench.seam import Calls, Counted, Subject, Times
 from tacache.bench.tracing import drift_traces, full_traces, is_traceable
 from tacache.errors import HostError
+from tacache.outputs import file_stem
 
 FULL, FINE = "full", "fine"  # the references, as methods of their records
 WARM_UP = 2  # steps of a call before the first that is timed
@@ -59,7 +59,7 @@ class Judge:
 
     def __init__(
         self,
-        caller: Caller,
+        caller: Calls,
         job: Job,
         results: Path,
         done: Mapping[Key, Record],
@@ -68,7 +68,8 @@ class Judge:
         self.caller, self.job, self.results, self.done = caller, job, results, done
         self.processes = processes
         self.folder = work_folder(results)
-        self.machine = this_machine(caller)
+        self.machine = this_machine(caller.device)
+        self.weights = _allocated(caller.device)  # what is there before anything is tuned
 
     def warm_up(self, subject: Subject) -> None:
         """A whole short call, so that the first that is timed pays nothing that comes only once."""
@@ -170,6 +171,7 @@ class Judge:
     ) -> Made:
         """One whole call of the pipeline, timed, whose loop `sample` leads."""
         _synchronize(self.caller.device, reset=True)
+        before = _allocated(self.caller.device)
         started = time.perf_counter()
         with torch.no_grad(), self.caller.open(subject, times, steps) as velocity:
             grid = self.caller.times if times is not None else velocity.times
@@ -183,7 +185,7 @@ class Judge:
             tuple(velocity.evaluated),
             velocity.noise_sha256,
             seconds,
-            _peak_memory(self.caller.device),
+            self.weights + _peak_memory(self.caller.device) - before or None,
             worth=velocity.worth,
         )
 
@@ -211,7 +213,7 @@ class Judge:
             "memory_bytes": made.memory_bytes,
             "timings": made.timings,
             "worth": None if made.worth is None else round(made.worth, 3),
-            "flops": self.flops.of(made.worth or len(made.evaluated)) if self.flops else None,
+            "flops": self.flops_of(made),
             "to_full": None if key.method == FULL else compare(full, made.result, metrics, device),
             "to_fine": (
                 None
@@ -222,16 +224,19 @@ class Judge:
             "picture": None if self.job.keep is None else self.keep(made.result, key),
         }
 
+    def flops_of(self, made: Made) -> int | None:
+        """Of a whole call with these evaluations."""
+        amount = made.worth or self.caller.amount(made.evaluated)
+        return self.flops.of(amount) if self.flops else None
+
     def keep(self, result: Result, key: Key) -> str:
         """Write the picture; its path as seen from the results."""
-        from tacache.diffusers.generation import Request, file_stem, write
-
         assert self.job.keep is not None
         number = list(self.job.prompts).index(key.prompt)
         method = re.sub(r"[^a-z0-9.+]+", "-", f"{key.method}-{key.evaluations or ''}".lower())
         stem = f"{file_stem(number, key.prompt, key.seed)}-{method.strip('-')}"
         pixels = result.pixels.movedim(-3, -1).numpy()
-        target = write(pixels, self.job.keep / stem, Request(None, {}))
+        target = self.caller.write(pixels, self.job.keep / stem)
         return os.path.relpath(target, self.results.parent)
 
 
@@ -244,7 +249,7 @@ def finish(velocity: Counted, x: Tensor) -> NDArray[np.float32]:
     """What the pipeline itself makes of the last state: values in [0, 1]."""
     if not torch.isfinite(x).all():
         raise HostError("its result has values that are not finite")
-    return np.asarray(velocity.run.finish(x)[0][0], dtype=np.float32)
+    return velocity.finish(x)
 
 
 def load_result(file: Path) -> Result:
@@ -258,22 +263,6 @@ def load_result(file: Path) -> Result:
 def work_folder(results: Path) -> Path:
     """Where calibration runs, settings and references are kept; it may be deleted."""
     return results.with_name(f"{results.name}.work")
-
-
-def this_machine(caller: Caller) -> Machine:
-    """The device and what is installed."""
-    device = caller.device
-    name = (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
-    )
-    packages = ("tacache", "torch", "diffusers", "transformers")
-    versions = {package: version(package) for package in packages}
-    return Machine(
-        device=f"{device.type}: {name}",
-        versions={"python": platform.python_version(), **versions},
-    )
 
 
 def _as_reference(results: list[Result], noise_sha256: str) -> Reference:
@@ -290,5 +279,9 @@ def _synchronize(device: torch.device, *, reset: bool = False) -> None:
         torch.mps.synchronize()
 
 
-def _peak_memory(device: torch.device) -> int | None:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+def _allocated(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+def _peak_memory(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from tacache.baselines import Recording
-from tacache.bench.calls import Caller, SampleVelocity, Subject
 from tacache.bench.records import Taught
+from tacache.bench.seam import Calls, SampleVelocity, Subject
 from tacache.calibration import measure
 from tacache.profile import Profile
 from tacache.prompts import fingerprint
@@ -89,7 +89,7 @@ def digest(x: Tensor) -> bytes:
 class Lesson:
     """Some prompts of a source, to make methods ready on; `tick` hears of every evaluation."""
 
-    caller: Caller
+    caller: Calls
     folder: Path
     source: str
     prompts: tuple[str, ...]
@@ -160,12 +160,12 @@ class Lesson:
         return walk_file(self.caller, self.folder, subject)
 
 
-def walk_file(caller: Caller, folder: Path, subject: Subject) -> Path:
+def walk_file(caller: Calls, folder: Path, subject: Subject) -> Path:
     """Where the full-step run of a sample is kept."""
     return folder / f"full-{caller.key(*subject)}.safetensors"
 
 
-def load_walk(caller: Caller, folder: Path, subject: Subject) -> Walk:
+def load_walk(caller: Calls, folder: Path, subject: Subject) -> Walk:
     """The full-step run of a sample that was recorded."""
     from safetensors.torch import load_file
 
@@ -173,7 +173,7 @@ def load_walk(caller: Caller, folder: Path, subject: Subject) -> Walk:
     return Walk(found["states"].to(caller.device), found["velocities"].to(caller.device))
 
 
-def record_walk(caller: Caller, folder: Path, subject: Subject) -> None:
+def record_walk(caller: Calls, folder: Path, subject: Subject) -> None:
     """Run a sample with full steps and keep the run, unless it is there."""
     if walk_file(caller, folder, subject).exists():
         return

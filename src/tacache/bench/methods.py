@@ -31,11 +31,10 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from tacache.baselines import BASELINES, Baseline, Problem, Recording
-from tacache.bench.inside import Inside
+from tacache.bench.inside import Inside, peers
 from tacache.bench.lessons import Lesson
 from tacache.bench.records import plain
 from tacache.diagnostics import damp, diagnose
-from tacache.diffusers.peers import PEERS, Peer
 from tacache.errors import TACacheError
 from tacache.files import Frozen
 from tacache.plan import Plan, Rule, make_plan
@@ -225,7 +224,7 @@ def _registry() -> dict[str, Method]:
         "damped": Damped(),
         "fitted": FittedPlan(),
         **{name: Rival(baseline) for name, baseline in BASELINES.items() if name != "full"},
-        **{name: Inside(peer) for name, peer in PEERS.items()},
+        **{name: Inside(peer) for name, peer in peers().items()},
     }
 
 
@@ -255,7 +254,7 @@ def resolve(name: str) -> Asked:
 
 def published() -> list[str]:
     """Names of all published settings, such as magcache:flux."""
-    everyone: dict[str, Baseline[Any] | Peer[Any]] = {**BASELINES, **PEERS}
+    everyone: dict[str, Any] = {**BASELINES, **peers()}
     return [f"{name}:{variant}" for name, one in everyone.items() for variant in one.published]
 
 
@@ -272,13 +271,14 @@ def _method(base: str) -> Method:
         return METHODS[name]
     if colon and name in PROFILE_RULES:
         return _with_thresholds(name, variant)
-    rival = BASELINES.get(name) or PEERS.get(name)
+    rival: Any = BASELINES.get(name) or peers().get(name)
     if colon and rival is not None:
         if variant in rival.published:
-            return Inside(rival, variant) if isinstance(rival, Peer) else Published(rival, variant)
+            return Inside(rival, variant) if name in peers() else Published(rival, variant)
         there = ", ".join(rival.published) or "none"
         raise TACacheError(f"{name} has no published setting {variant!r}: there are {there}")
-    raise TACacheError(f"unknown method {base!r}: choose from {', '.join(METHODS)}")
+    without = "" if peers() else " (those inside the model need tacache[diffusers])"
+    raise TACacheError(f"unknown method {base!r}: choose from {', '.join(METHODS)}{without}")
 
 
 def _with_thresholds(rule: str, variant: str) -> Method:

@@ -4,6 +4,7 @@ A process that shares the work writes a file of its own beside the results ("par
 joined into the results at the end, and at the start of the next run where that end never came.
 """
 
+import gzip
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -133,18 +134,28 @@ class Record(FileRecord):
         return json.dumps(kept) + "\n"
 
 
+PACKED = ".gz"
 START = json.dumps({"format": Record.FORMAT})[:-1].encode()  # how every line begins
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
-    """The records of a file; of a last line that was torn by a kill nothing is left."""
+    """The records of a file, packed by gzip or not; a last line torn by a kill is left out."""
     source = Path(path)
     if not source.exists():
         return []
-    content = source.read_bytes()
+    content = _unpacked(source)
     _check_start(content[_whole(content) :], source)
     lines = content[: _whole(content)].decode(errors="replace").splitlines()
     return [Record.from_json(line, f"{source}, line {i}") for i, line in enumerate(lines, 1)]
+
+
+def _unpacked(source: Path) -> bytes:
+    if source.suffix != PACKED:
+        return source.read_bytes()
+    try:
+        return gzip.decompress(source.read_bytes())
+    except (OSError, EOFError) as error:
+        raise RecordError(f"{source} cannot be unpacked ({error}): name another file") from error
 
 
 class Adds(Protocol):
@@ -159,6 +170,8 @@ class RecordFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        if self.path.suffix == PACKED:
+            raise RecordError(f"{self.path} is packed: gunzip it first, records are appended to it")
 
     def load(self) -> dict[Key, Record]:
         """All records of the results; of two with one key the later one."""

@@ -21,16 +21,17 @@ import torch
 
 import tacache
 from tacache.bench.bars import Bar, bar
-from tacache.bench.calls import Caller, Subject
+from tacache.bench.hosts import caller_of, processes_of
 from tacache.bench.jobs import Job, Prepared, Task
 from tacache.bench.judging import FULL, Judge, Reference, work_folder
 from tacache.bench.lessons import Lesson, record_walk
 from tacache.bench.methods import Asked, resolve
 from tacache.bench.records import Adds, Record, RecordError, RecordFile, Status, plain
+from tacache.bench.seam import Calls, Subject
 from tacache.bench.tracing import is_traceable
-from tacache.diffusers.processes import Processes
 from tacache.errors import PlanError, TACacheError
 from tacache.files import write_atomically
+from tacache.processes import Processes
 
 Item = TypeVar("Item")
 # what takes longest to make ready, begun first so that no process ends long after the others
@@ -38,14 +39,17 @@ SLOW = ("budcache", "fitted", "easycache", "teacache-x")
 
 
 def run_bench(pipe: Any, job: Job, out: str | Path, *, progress: bool = False) -> list[Record]:
-    """Run what is left of a job and append its records to `out`; all records of the file."""
+    """Run what is left of a job and append its records to `out`; all records of the file.
+
+    `pipe` is a pipeline of diffusers, or BAGEL's InterleaveInferencer.
+    """
     job.check()
     asked = [resolve(name) for name in dict.fromkeys(job.methods) if name != FULL]
-    processes, file = Processes.current(), RecordFile(out)
+    processes, file = processes_of(pipe), RecordFile(out)
     with processes.failing_together():
         if processes.rank == 0:
             file.join()
-    caller = Caller(pipe, dict(job.call), job.subjects[0])
+    caller = caller_of(pipe, dict(job.call), job.subjects[0])
     Bench(caller, job, file, processes, progress and processes.rank == 0).run(asked)
     with processes.failing_together():
         if processes.rank == 0:
@@ -57,7 +61,7 @@ class Bench:
     """One process's share of a benchmark."""
 
     def __init__(
-        self, caller: Caller, job: Job, file: RecordFile, processes: Processes, progress: bool
+        self, caller: Calls, job: Job, file: RecordFile, processes: Processes, progress: bool
     ) -> None:
         self.caller, self.job, self.file = caller, job, file
         self.processes, self.progress = processes, progress

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from tacache.baselines import Problem
 from tacache.baselines.seam import Meter, Visit
-from tacache.bench.calls import Caller, Subject
 from tacache.bench.lessons import Walk
 from tacache.bench.records import Traces, rounded
+from tacache.bench.seam import Calls, Subject
 from tacache.calibration import measure
 from tacache.decomposition import dot
 from tacache.diagnostics import relative
@@ -32,7 +32,7 @@ def is_traceable(method: Any) -> bool:
     return isinstance(method, Followed) or hasattr(getattr(method, "baseline", None), "visits")
 
 
-def full_traces(caller: Caller, walk: Walk) -> Traces:
+def full_traces(caller: Calls, walk: Walk) -> Traces:
     """The grid, and k_n and d_n of one sample; nothing follows the last step."""
     own = measure(walk.velocities[:, None], caller.times, caller.host, caller.breaks)
     return {
@@ -43,9 +43,7 @@ def full_traces(caller: Caller, walk: Walk) -> Traces:
 
 
 @torch.no_grad()
-def drift_traces(
-    caller: Caller, subject: Subject, method: Any, settings: Any, walk: Walk
-) -> Traces:
+def drift_traces(caller: Calls, subject: Subject, method: Any, settings: Any, walk: Walk) -> Traces:
     """A run of the method beside the full-step run from the same noise, compared at every step."""
     with caller.open(subject) as velocity:
         problem = Problem(velocity, velocity.run.noise, caller.times, grid=caller.grid)

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from tacache.cli.models import call_arguments, numbers, threads
+from tacache.cli import bagel
+from tacache.cli.models import call_arguments, numbers, parsed, threads
 from tacache.cli.options import (
     PROMPTS_HELP,
     Compiled,
@@ -87,6 +88,8 @@ def bench(
     device: Device = None,
     offload: Offload = None,
     compiled: Compiled = False,
+    bagel_path: bagel.BagelPath = None,
+    weights: bagel.Weights = None,
     as_json: Json = False,
 ) -> None:
     """Run methods from the same noise on the same model; append a record a sample and method.
@@ -110,13 +113,15 @@ def bench(
     tacache bench black-forest-labs/FLUX.1-dev --suite main --count 24 -o flux.jsonl --keep pictures
 
     torchrun --nproc-per-node 8 -m tacache bench MODEL --suite pareto --prompts mine.txt -o m.jsonl
+
+    tacache bench bagel --bagel-path Bagel --weights W --methods tasu,fewer --evaluations 13
     """
+    from tacache.bench.hosts import processes_of
     from tacache.bench.jobs import Job
     from tacache.bench.runner import drop_failed, run_bench
     from tacache.bench.suites import check_names, choose, expanded, within_steps
-    from tacache.diffusers.loading import Loading, load_pipeline
-    from tacache.diffusers.processes import Processes
 
+    is_bagel = bagel.is_asked(model, bagel_path, weights)
     chosen = choose(
         suite,
         methods=methods and tuple(methods.split(",")),
@@ -126,9 +131,12 @@ def bench(
         trace=trace,
     )
     check_names(chosen.methods)
-    call = call_arguments(
-        model, more, steps=steps, height=height, width=width, frames=frames, guidance=guidance
-    )
+    given: dict[str, Any] = {"steps": steps, "height": height, "width": width, "frames": frames}
+    if is_bagel:
+        call = bagel.call_arguments(parsed(more), guidance=guidance, **given)
+        steps -= 1  # BAGEL counts noise levels
+    else:
+        call = call_arguments(model, more, guidance=guidance, **given)
     job = Job(
         methods=chosen.methods,
         evaluations=(
@@ -147,16 +155,28 @@ def bench(
     )
     job.check()
     target = out or Path(f"{Path(model).name}.bench.jsonl")
-    pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
-    pipe.set_progress_bar_config(disable=True)
-    job = replace(job, methods=expanded(chosen.methods, type(pipe).__name__))
-    first = Processes.current().rank == 0
+    if is_bagel:
+        asked = bagel.Asked(bagel_path, weights, dtype, device, offload, compiled)
+        pipe, family = bagel.load(asked), bagel.NAME
+    else:
+        pipe, family = _pipeline(model, dtype, device, offload, compiled)
+    job = replace(job, methods=expanded(chosen.methods, family))
+    first = processes_of(pipe).rank == 0
     if retry and first:
         drop_failed(target)
     with threads(model, pipe):
         records = run_bench(pipe, job, target, progress=not as_json)
     if first:
         _report(records, target, as_json)
+
+
+def _pipeline(model: str, *options: Any) -> tuple[Any, str]:
+    """A pipeline of diffusers without bars of its own, and the name of its class."""
+    from tacache.diffusers.loading import Loading, load_pipeline
+
+    pipe = load_pipeline(model, Loading(*options))
+    pipe.set_progress_bar_config(disable=True)
+    return pipe, type(pipe).__name__
 
 
 def _report(records: Sequence["Record"], target: Path, as_json: bool) -> None:

@@ -11,24 +11,33 @@ from rich.console import Console
 from rich.table import Table
 
 from tacache import models
+from tacache.analytic import Demo, run_demo
 from tacache.cli.models import numbers
 from tacache.cli.options import Json, print_json
-from tacache.demo import PROMPTS, Comparison, Demo, ModelDemo, run_demo, run_model_demo
+from tacache.demo import (
+    CALIBRATION,
+    PROMPTS,
+    VIDEO_CALIBRATION,
+    VIDEO_PROMPTS,
+    Comparison,
+    ModelDemo,
+    run_model_demo,
+)
 from tacache.errors import HostError, TACacheError
 from tacache.plan import Plan
 from tacache.profile import Profile
 from tacache.render import plan_view, strip
 from tacache.schedule import MAX_SKIP, walk
 
-MODEL = "tiny-flux"
+MODEL, VIDEO_MODEL = "tiny-flux", "tiny-wan"
 
 
 def demo(
     prompts: Annotated[
-        list[str] | None, typer.Argument(help="What to draw [default: six prompts].")
+        list[str] | None, typer.Argument(help="What to draw (default: six prompts).")
     ] = None,
     evaluations: Annotated[
-        str | None, typer.Option(help="Budgets, with commas between [default: 25,13,10,7].")
+        str | None, typer.Option(help="Budgets, with commas between (default: 25,13,10,7).")
     ] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure a profile anew; one ships.")
@@ -39,11 +48,14 @@ def demo(
     analytic: Annotated[
         bool, typer.Option("--analytic", help="A flow with a known velocity, and no model.")
     ] = False,
+    video: Annotated[
+        bool, typer.Option("--video", help="Clips instead of pictures, as GIF.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Draw pictures with the embedded model: full steps beside TACache, with times and fidelity.
 
-    Writes the pictures, their numbers (demo.json) and a page to look at (index.html).
+    Writes the pictures or clips, their numbers (demo.json) and a page to look at (index.html).
 
     [bold]Examples[/bold]
 
@@ -51,12 +63,17 @@ def demo(
 
     tacache demo "a red apple" --evaluations 10
 
+    tacache demo --video "a cat moves to the left"
+
     tacache demo --analytic --out demo
     """
+    if video and analytic:
+        raise TACacheError("the analytic flow makes no clips: leave out --video or --analytic")
+    model = VIDEO_MODEL if video else MODEL
     asked = checked_budgets(numbers(evaluations), steps) if evaluations else None
-    missing = None if analytic else missing_for_demo()
+    missing = None if analytic else missing_for_demo(model)
     if analytic or missing:
-        if prompts:
+        if prompts or video:
             raise TACacheError(missing or "the analytic flow draws no prompts: leave them out")
         if missing:
             print(f"tacache: {missing}; this runs on an analytic flow instead", file=sys.stderr)
@@ -64,24 +81,26 @@ def demo(
         result = run_demo(out, steps=steps, budgets=budgets, seed=seed, progress=not as_json)
         return print_json(result.model_dump()) if as_json else _print_demo(result, out)
     comparison = Comparison(
-        prompts or PROMPTS,
+        prompts or (VIDEO_PROMPTS if video else PROMPTS),
         asked or default_budgets(steps, (25, 13, 10, 7)),
-        {**models.default_call(MODEL), "num_inference_steps": steps},
+        {**models.default_call(model), "num_inference_steps": steps},
         seed,
+        VIDEO_CALIBRATION if video else CALIBRATION,
+        models.embedded(model).fps,
     )
-    made = draw(comparison, out, calibrate=calibrate, progress=not as_json)
+    made = draw(model, comparison, out, calibrate=calibrate, progress=not as_json)
     return print_json(made.model_dump()) if as_json else _print_model_demo(made, out)
 
 
-def missing_for_demo() -> str | None:
+def missing_for_demo(model: str) -> str | None:
     """What keeps the embedded model from running here, in words; None where nothing does."""
     try:
-        models.check(MODEL)
+        models.check(model)
     except HostError as error:
         return str(error)
     for package in ("torchmetrics", "jinja2"):
         if importlib.util.find_spec(package) is None:
-            return f"{MODEL}'s demo needs the package {package}: {models.INSTALL}"
+            return f"{model}'s demo needs the package {package}: {models.INSTALL}"
     return None
 
 
@@ -105,13 +124,13 @@ def _fewest(steps: int) -> int:
     return len(walk([MAX_SKIP] * steps))
 
 
-def draw(asked: Comparison, out: Path, *, calibrate: bool, progress: bool) -> ModelDemo:
+def draw(model: str, asked: Comparison, out: Path, *, calibrate: bool, progress: bool) -> ModelDemo:
     """Run the embedded model and write the page beside its pictures."""
     from tacache.page import write_page
 
-    shipped = models.embedded(MODEL).profile
+    shipped = models.embedded(model).profile
     profile = Profile.load(shipped) if shipped.is_file() and not calibrate else None
-    pipe = models.load(MODEL)
+    pipe = models.load(model)
     pipe.set_progress_bar_config(disable=True)
     made = run_model_demo(pipe, out, asked, profile, progress=progress)
     write_page(made, out)
@@ -163,16 +182,20 @@ def _model_table(made: ModelDemo) -> Table:
     count = len(made.prompts)
     table = Table(
         title=f"{made.model}, {made.steps} steps, mean of {count} prompt{'s' * (count > 1)}",
-        caption="Speedup is measured; PSNR and SSIM are to the full-step pictures.",
+        caption=f"Speedup is measured; PSNR and SSIM are to the full-step {made.noun}s"
+        + ("." if made.fps is None else ", by frames and by their changes."),
     )
-    for heading in ("evaluations", "time", "speedup", "PSNR", "SSIM"):
-        table.add_column(heading, justify="right")
+    changes = () if made.fps is None else ("PSNR of changes", "SSIM of changes")
+    for heading in ("evaluations", "time", "speedup", "PSNR", "SSIM", *changes):
+        table.add_column(heading, justify="right", min_width=max(map(len, heading.split())))
     for row in made.budgets:
+        pairs = [(row.psnr, row.ssim), (row.change_psnr, row.change_ssim)]
+        known = [pair for pair in pairs if None not in pair]
+        fidelity = [text for one in known for text in (f"{one[0]:.2f} dB", f"{one[1]:.4f}")]
         table.add_row(
             str(row.evaluations),
             f"{row.seconds:.2f} s",
             f"{row.speedup:.2f}x",
-            "full steps" if row.psnr is None else f"{row.psnr:.2f} dB",
-            "" if row.ssim is None else f"{row.ssim:.4f}",
+            *(fidelity or ["full steps"]),
         )
     return table

@@ -125,8 +125,8 @@ def export(
     order = _order(benchmark, call, full, method, evaluations, followed, fps)
     if dry_run:
         return _say_what_would_be(order, len(entries), wanted, folder, as_json)
-    from tacache.diffusers.processes import Processes
     from tacache.export.runner import run_export
+    from tacache.processes import Processes
 
     taught = read_prompts(own_prompts(model, calibration))[:calibration_count]
     order = replace(order, calibration=taught, calibration_source=calibration)
@@ -166,7 +166,7 @@ def _studio(model: str, asked: bagel.Asked) -> Iterator["Studio"]:
         yield BagelStudio(bagel.load(asked))
         return
     from tacache.diffusers.loading import Loading, load_pipeline
-    from tacache.export.drawing import PipelineStudio
+    from tacache.export.pipelines import PipelineStudio
 
     how = Loading(asked.dtype, asked.device, asked.offload, asked.compiled)
     pipe = load_pipeline(model, how)

@@ -42,7 +42,7 @@ def calibrate(
     steps: Annotated[int, typer.Option(min=2, help="Steps of the full run.")] = 50,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples a call.")] = 1,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The profile file [default: MODEL's name].")
+        Path | None, typer.Option("--out", "-o", help="The profile file (default: MODEL's name).")
     ] = None,
     height: Height = None,
     width: Width = None,
@@ -88,7 +88,7 @@ def calibrate(
         return
     from tacache.diffusers import calibration
     from tacache.diffusers.loading import Loading, load_pipeline
-    from tacache.diffusers.processes import Processes
+    from tacache.processes import Processes
 
     call = call_arguments(model, more, guidance=guidance, **given)
     pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
@@ -112,7 +112,7 @@ def _write_profile(profile: Profile, target: Path, kept: Path, as_json: bool) ->
 def generate(
     model: Model,
     plan: Annotated[
-        Path | None, typer.Option(help="A plan file [default: as saved, else none].")
+        Path | None, typer.Option(help="A plan file (default: as saved, else none).")
     ] = None,
     prompt: Annotated[list[str] | None, typer.Option(help="A prompt; may be repeated.")] = None,
     prompts: Annotated[str | None, typer.Option(help=PROMPTS_HELP)] = None,
@@ -125,7 +125,7 @@ def generate(
     compare: Annotated[
         bool, typer.Option(help="Also run full steps; write them beside, with PSNR and times.")
     ] = False,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps [default: the plan's].")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps (default: the plan's).")] = None,
     height: Height = None,
     width: Width = None,
     frames: Frames = None,
@@ -212,11 +212,15 @@ def call_arguments(
     model: str, more: list[str] | None, remembered: dict[str, Any] | None = None, **options: Any
 ) -> dict[str, Any]:
     """The pipeline's arguments: the model's defaults, then a plan's, our options, and --call."""
-    defaults = default_call(model)
-    guidance = "true_cfg_scale" if "true_cfg_scale" in defaults else "guidance_scale"
-    names = {"steps": "num_inference_steps", "frames": "num_frames", "guidance": guidance}
+    names = argument_names(model)
     given = {names.get(k, k): value for k, value in options.items() if value is not None}
-    return {**defaults, **(remembered or {}), **given, **parsed(more)}
+    return {**default_call(model), **(remembered or {}), **given, **parsed(more)}
+
+
+def argument_names(model: str) -> dict[str, str]:
+    """What the model's pipeline calls those of our options that have another name there."""
+    own = "true_cfg_scale" if "true_cfg_scale" in default_call(model) else "guidance_scale"
+    return {"steps": "num_inference_steps", "frames": "num_frames", "guidance": own}
 
 
 def parsed(more: list[str] | None) -> dict[str, Any]:

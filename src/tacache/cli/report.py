@@ -31,7 +31,8 @@ def report(
     figures as SVG and PNG, and summary.json.
 
     With --into, tables stand between <!-- tacache report: NAME --> and <!-- end -->, where NAME is
-    the study's and quantities may follow it; a folder is written only if it is named.
+    the study's and quantities may follow it, and top=8 for ours and the best 8 others; a folder is
+    written only if it is named.
 
     [bold]Examples[/bold]
 

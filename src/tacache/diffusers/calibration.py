@@ -14,12 +14,13 @@ from torch import Tensor
 from tacache.decomposition import indicators
 from tacache.diffusers.calls import calling_pipeline, run_breaks
 from tacache.diffusers.fingerprint import describe, settings
-from tacache.diffusers.finished import FinishedRuns, job_key
+from tacache.diffusers.finished import job_key
 from tacache.diffusers.flow import run_times
 from tacache.diffusers.host import plain_scheduler
-from tacache.diffusers.processes import Processes
 from tacache.diffusers.runs import Run, check_call_names, plan_runs, run_arguments
 from tacache.errors import HostError, ProfileError
+from tacache.finished import FinishedRuns
+from tacache.processes import Processes
 from tacache.profile import Profile
 from tacache.progress import track
 from tacache.prompts import as_prompts, fingerprint

@@ -1,6 +1,5 @@
 """Pictures and clips from prompts, with a plan, without one, or both side by side."""
 
-import re
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,9 +11,11 @@ from numpy.typing import NDArray
 
 from tacache.diffusers.host import applied, without_plan
 from tacache.diffusers.runs import Run, check_call_names, run_arguments
-from tacache.files import Frozen
 from tacache.metrics import psnr
+from tacache.outputs import Output, file_stem
 from tacache.plan import Plan
+
+__all__ = ["Made", "Output", "Request", "file_stem", "generate", "warm_up", "write"]
 
 
 class Made(NamedTuple):
@@ -22,19 +23,6 @@ class Made(NamedTuple):
 
     pixels: NDArray[np.float32]
     seconds: float
-
-
-class Output(Frozen):
-    """One prompt and seed: its file, and how it compares to full steps where that was asked."""
-
-    prompt: str
-    seed: int
-    file: str
-    seconds: float
-    evaluations: int | None = None
-    full_file: str | None = None
-    full_seconds: float | None = None
-    psnr: float | None = None
 
 
 class Request(NamedTuple):
@@ -100,12 +88,6 @@ def write(pixels: NDArray[np.float32], stem: Path, request: Request) -> Path:
     finally:
         draft.unlink(missing_ok=True)
     return target
-
-
-def file_stem(index: int, prompt: str, seed: int) -> str:
-    """A name that sorts by prompt and can be read: 0003-a-red-apple-s7."""
-    words = re.sub(r"[^a-z0-9]+", "-", prompt.lower()).strip("-")[:48].rstrip("-")
-    return f"{index:04d}-{words or 'prompt'}-s{seed}"
 
 
 def warm_up(pipe: Any, prompt: str, call: dict[str, Any]) -> None:

@@ -9,8 +9,15 @@ add_scores("geneval", Path("out"), [Path("results.jsonl")])  # what the evaluato
 
 from pathlib import Path
 
+from tacache.errors import TACacheError
+
 
 def records_file(folder: str | Path) -> Path:
     """The records of an export: beside its folder, where no evaluator stumbles over them."""
     folder = Path(folder)
+    if folder.name in ("", ".."):
+        raise TACacheError(
+            f"records lie beside the folder and are named after it: give {folder} by its name, "
+            f"such as ../{folder.resolve().name}"
+        )
     return folder.with_name(f"{folder.name}.jsonl")

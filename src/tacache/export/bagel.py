@@ -12,11 +12,11 @@ from tacache.bagel import applied, calibrate
 from tacache.bagel.generation import Request, generate
 from tacache.bagel.making import Job as BagelJob
 from tacache.bagel.making import quiet
-from tacache.bench.calls import Subject
 from tacache.bench.jobs import Job
 from tacache.bench.judging import FULL
 from tacache.bench.methods import Followed
 from tacache.bench.runner import Bench
+from tacache.bench.seam import Subject
 from tacache.errors import HostError
 from tacache.export.drawing import Drawing, anchor_times
 from tacache.export.orders import Order

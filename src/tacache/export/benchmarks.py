@@ -53,7 +53,7 @@ class Benchmark(NamedTuple):
 
 
 def _geneval(path: Path) -> list[Entry]:
-    lines = [(i, line) for i, line in enumerate(_text(path).splitlines(), 1) if line.strip()]
+    lines = [(i, line) for i, line in enumerate(_text(path).split("\n"), 1) if line.strip()]
     found = [(i, _parsed(line, f"{path}, line {i}"), line) for i, line in lines]
     return [
         Entry(_field(row, "prompt", f"{path}, line {i}"), "", 4, line) for i, row, line in found
@@ -67,7 +67,7 @@ def _vbench(path: Path) -> list[Entry]:
     samples: dict[str, int] = {}
     for i, row in enumerate(_rows(path), 1):
         prompt = _field(row, "prompt_en", f"{path}, entry {i}")
-        wanted = FLICKERING_SAMPLES if FLICKERING in row.get("dimension", ()) else 5
+        wanted = FLICKERING_SAMPLES if FLICKERING in (row.get("dimension") or ()) else 5
         samples[prompt] = max(wanted, samples.get(prompt, 0))  # some stand there twice
     return [Entry(prompt, prompt, count) for prompt, count in samples.items()]
 
@@ -162,7 +162,7 @@ def _text(path: Path) -> str:
 
 
 def _lines(path: Path) -> list[str]:
-    return [line.strip() for line in _text(path).splitlines() if line.strip()]
+    return [line.strip() for line in _text(path).split("\n") if line.strip()]
 
 
 def _parsed(text: str, where: str) -> Any:

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tacache.bench.calls import Subject
 from tacache.bench.records import Key, Record, RecordError, RecordFile
 from tacache.bench.runner import Bench, drop_failed
-from tacache.diffusers.processes import Processes
+from tacache.bench.seam import Subject
 from tacache.errors import HostError
 from tacache.export import records_file
 from tacache.export.benchmarks import Entry, Sample, benchmark
 from tacache.export.drawing import Drawing, Studio
 from tacache.export.orders import Order
 from tacache.files import write_atomically
+from tacache.processes import Processes
 from tacache.progress import track
 
 

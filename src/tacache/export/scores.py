@@ -77,7 +77,7 @@ def add_scores(
     records = list(file.load().values())
     if not records:
         raise ExportError(f"there are no records in {file.path}: export first, to the same folder")
-    exported = {_below(record, folder): record for record in records if record.status == "done"}
+    exported = {_below(record): record for record in records if record.status == "done"}
     found: Scored = {path: dict(record.scores) for path, record in exported.items()}
     for path in results:
         for target, scores in READERS[name](path, sorted(found), category).items():
@@ -130,7 +130,7 @@ def shares(found: Scored, parts: Mapping[str, Part]) -> dict[str, float]:
 def _geneval(path: Path, exported: Sequence[str], category: str) -> Scored:
     """`evaluate_images.py`: a JSON line an image: its file, its task, whether it is right."""
     found: Scored = {}
-    for i, line in enumerate(_text(path).splitlines(), 1):
+    for i, line in enumerate(_text(path).split("\n"), 1):
         if line.strip():
             file, tag, correct = _fields(line, ("filename", "tag", "correct"), f"{path}, line {i}")
             tail = "/".join(PurePosixPath(str(file).replace("\\", "/")).parts[-3:])
@@ -156,17 +156,17 @@ def _vbench(path: Path, exported: Sequence[str], category: str) -> Scored:
 def _wise(path: Path, exported: Sequence[str], category: str) -> Scored:
     """`*_scores_results.jsonl`: a line a prompt, with one score, or three of its first set."""
     found: Scored = {}
-    for i, line in enumerate(_text(path).splitlines(), 1):
+    for i, line in enumerate(_text(path).split("\n"), 1):
         if not line.strip():
             continue
         where = f"{path}, line {i}"
-        (number,) = _fields(line, ("prompt_id",), where)
+        number = _whole(_fields(line, ("prompt_id",), where)[0], where)
         verified = "score" in json.loads(line)
         weights = {"score": 1.0} if verified else WISCORE
         values = [_number(value) for value in _fields(line, tuple(weights), where)]
         value = _weighted(values, tuple(weights.values()))
         ends = WISE_VERIFIED if verified else WISE_LEGACY
-        part = next((name for name, last in ends.items() if int(number) <= last), "other")
+        part = next((name for name, last in ends.items() if number <= last), "other")
         found[f"{number}.png"] = {"wise": value, f"wise/{part}": value}
     return found
 
@@ -183,7 +183,7 @@ def _compbench(path: Path, exported: Sequence[str], category: str) -> Scored:
     own = category in COMPBENCH[evaluator]
     name = f"compbench/{category}" + ("" if own else "/" + evaluator.removeprefix("annotation_"))
     pairs = [_fields(row, ("question_id", "answer"), str(path)) for row in rows]
-    answers = {int(number): {name: _number(answer)} for number, answer in pairs}
+    answers = {_whole(number, str(path)): {name: _number(answer)} for number, answer in pairs}
     by_number = {_number_of(file): file for file in exported}
     if not answers.keys() <= by_number.keys():  # some evaluators count what is in the folder
         by_number = dict(enumerate(by_number[number] for number in sorted(by_number)))
@@ -203,9 +203,9 @@ def means(records: Iterable[Record]) -> dict[str, tuple[float, int]]:
     return {name: (sum(found) / len(found), len(found)) for name, found in sorted(values.items())}
 
 
-def _below(record: Record, folder: Path) -> str:
-    """A record's file as seen from the export's folder."""
-    return str(PurePosixPath(str(record.picture)).relative_to(folder.name))
+def _below(record: Record) -> str:
+    """A record's file as seen from the export's folder, whatever that was called once."""
+    return "/".join(PurePosixPath(str(record.picture)).parts[1:])
 
 
 def _number_of(file: str) -> int:
@@ -242,6 +242,13 @@ def _fields(row: Any, names: Sequence[str], where: str) -> list[Any]:
         return [found[name] for name in names]
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(f"{where}: expected an object with {', '.join(names)}") from error
+
+
+def _whole(value: Any, where: str) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError) as error:
+        raise ExportError(f"{where}: {value!r} is not the number of a sample") from error
 
 
 def _weighted(values: Sequence[float | str], weights: Sequence[float]) -> float | str:

@@ -1,0 +1,76 @@
+"""Finished runs: what a kill leaves is no harm, and nobody's file is lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import tacache
+from tacache.errors import ProfileError
+from tacache.finished import FinishedRuns, digest
+
+
+@pytest.fixture(scope="module")
+def profile():
+    noise = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+    return tacache.calibrate(lambda x, t: x * t, noise, tacache.time_grid(4))
+
+
+def test_what_is_added_is_there(tmp_path, profile):
+    runs = FinishedRuns(tmp_path / "deep" / "x.runs", "job")
+    assert runs.load() == {}
+    runs.add(3, profile)
+    runs.add(1, profile)
+    assert runs.load() == {3: profile, 1: profile}
+
+
+def test_without_a_file_nothing_is_kept(profile):
+    runs = FinishedRuns(None, "job")
+    runs.add(0, profile)
+    assert runs.load() == {}
+
+
+@pytest.mark.parametrize("torn", ["{", '{"jo', '{"job": "job", "ru'])
+def test_a_torn_line_is_written_over(tmp_path, profile, torn):
+    path = tmp_path / "x.runs"
+    runs = FinishedRuns(path, "job")
+    runs.add(0, profile)
+    with path.open("a") as file:
+        file.write(torn)
+    assert runs.load() == {0: profile}
+    runs.add(1, profile)
+    assert runs.load() == {0: profile, 1: profile}
+
+
+@pytest.mark.parametrize("text", ["a diary", "a diary\n", "\n", '{"job": "job"}\n\n'])
+def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, text):
+    path = tmp_path / "x.runs"
+    path.write_text(text)
+    with pytest.raises(ProfileError, match="is no file of finished runs: name another one"):
+        FinishedRuns(path, "job").load()
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("line", ['{"job": "job"}', '{"job": "job", "run"'])
+def test_a_damaged_line_is_named(tmp_path, line):
+    path = tmp_path / "x.runs"
+    path.write_text(line + "\n")
+    with pytest.raises(ProfileError, match="line 1 is damaged"):
+        FinishedRuns(path, "job").load()
+
+
+def test_runs_of_another_job_are_refused(tmp_path, profile):
+    path = tmp_path / "x.runs"
+    FinishedRuns(path, "other").add(0, profile)
+    with pytest.raises(ProfileError, match="runs of another calibration"):
+        FinishedRuns(path, "job").load()
+
+
+def test_a_digest_differs_where_the_value_does():
+    one, two = torch.zeros(3), torch.ones(3)
+    assert digest(one) != digest(two)
+    assert digest(one) == digest(one.clone())
+    assert digest([one, 1]) != digest([one, 2])
+    assert digest(np.zeros(2)) != digest(np.ones(2))
+    assert digest(one.to(torch.bfloat16)) == digest(one)
