@@ -118,17 +118,24 @@ def test_what_is_missing_is_said_before_anything_is_written(
 
 def test_help_has_examples():
     shown = run("--help").stdout
-    for text in ("Examples", "tacache report results.jsonl -o report", "--into", "--pictures"):
+    for text in (
+        "Examples",
+        "tacache report results.jsonl -o report",
+        "--into",
+        "--pictures",
+        "top=8",
+    ):
         assert text in shown
 
 
-def test_the_readme_shows_what_was_measured():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("document", ["README.md", "docs/fitting.md"])
+def test_a_document_shows_what_was_measured(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
     names = marked(text)
-    if not names:
-        pytest.skip("README.md has no <!-- tacache report: NAME --> yet")
-    missing = [name for name in names if not (RESULTS / f"{name}.jsonl").is_file()]
-    assert not missing, f"README.md shows {missing}, which benchmarks/results does not have"
-    studies = {name: read_study(RESULTS / f"{name}.jsonl") for name in names}
-    files = " ".join(f"benchmarks/results/{name}.jsonl" for name in studies)
-    assert fill(text, studies) == text, f"run: tacache report {files} --into README.md"
+    assert names
+    files = {path.name.partition(".")[0]: path for path in RESULTS.glob("*.jsonl*")}
+    missing = set(names) - set(files)
+    assert not missing, f"{document} shows {missing}, which benchmarks/results does not have"
+    studies = {name: read_study(files[name]) for name in names}
+    files_shown = " ".join(f"benchmarks/results/{files[name].name}" for name in studies)
+    assert fill(text, studies) == text, f"run: tacache report {files_shown} --into {document}"

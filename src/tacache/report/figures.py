@@ -12,12 +12,13 @@ from typing import Any
 
 from tacache.errors import TACacheError
 from tacache.report.quantities import IDENTICAL, Quantity, quantity
+from tacache.report.standing import named, study_styles
 from tacache.report.steps import alignment, drift, indicators
-from tacache.report.style import styles
 from tacache.report.summary import Row, Study, Table
-from tacache.report.tables import heading, table_title
+from tacache.report.tables import heading, label, table_title
 
 SHOWN = ("full.lpips", "full.psnr", "full.ssim", "full.drift", "score.clip-similarity")
+GREY = "#d5d8dc"
 LOGARITHMIC = ("drift", "lpips")  # metrics whose axis is
 RC = {
     "svg.hashsalt": "tacache",  # the same file every time
@@ -42,7 +43,7 @@ def pareto(study: Study, figure_class: type[Any], *, over: str) -> Any:
         return None
     columns = 2 if len(shown) == 4 else min(len(shown), 3)
     rows = -(-len(shown) // columns)
-    figure = figure_class(figsize=(4.2 * columns, 3.4 * rows + 0.3), layout="constrained")
+    figure = figure_class(figsize=(4.2 * columns + 1.8, 3.4 * rows + 0.3), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for panel, name in zip(panels, shown, strict=False):
         _lines(panel, study, quantity(over), quantity(name))
@@ -109,6 +110,8 @@ def check() -> None:
 
 
 def _saved(figure: Any, stem: Path) -> Iterator[Path]:
+    figure.draw_without_rendering()  # lays it out, once for both
+    figure.set_layout_engine("none")
     for suffix, metadata in ((".svg", {"Date": None}), (".png", {"Software": None})):
         target = stem.with_name(stem.name + suffix)
         figure.savefig(target, metadata=metadata, dpi=150, bbox_inches="tight", facecolor="white")
@@ -128,8 +131,8 @@ def _drawing() -> Iterator[type[Any]]:
 
 
 def _lines(panel: Any, study: Study, across: Quantity, up: Quantity) -> None:
-    known = styles(study.methods)
-    for method in study.methods:
+    known, shown = study_styles(study), named(study)
+    for method in shown:
         points = sorted(_points(study.rows, method, across.name, up))
         style = known[method]
         x, y, margins = zip(*points, strict=True) if points else ((), (), ())
@@ -147,9 +150,10 @@ def _lines(panel: Any, study: Study, across: Quantity, up: Quantity) -> None:
             alpha=1.0 if style.ours else 0.85,
             zorder=3 if style.ours else 2,
         )
+    _grey(panel, study, [method for method in study.methods if method not in shown], across, up)
     arrow = {"higher": " \N{UPWARDS ARROW}", "lower": " \N{DOWNWARDS ARROW}"}
     panel.set_title(heading(up, study) + arrow.get(up.better or "", ""), fontsize=10)
-    panel.set_xlabel("evaluations of the model" if across.name == "evaluations" else "speedup")
+    panel.set_xlabel(_across_title(study) if across.name == "evaluations" else "speedup")
     _log_ticks(
         panel, [p[0] for m in study.methods for p in _points(study.rows, m, across.name, up)]
     )
@@ -157,6 +161,26 @@ def _lines(panel: Any, study: Study, across: Quantity, up: Quantity) -> None:
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter("{x:g}")
     panel.grid(which="major")
+
+
+def _grey(panel: Any, study: Study, methods: Sequence[str], across: Quantity, up: Quantity) -> None:
+    """Methods that are not named, so that nothing is hidden."""
+    for i, method in enumerate(methods):
+        points = sorted(_points(study.rows, method, across.name, up))
+        panel.plot(
+            [x for x, _, _ in points],
+            [y for _, y, _ in points],
+            color=GREY,
+            marker=".",
+            linewidth=0.8,
+            zorder=1,
+            label=f"{len(methods)} others" if i == 0 else None,
+        )
+
+
+def _across_title(study: Study) -> str:
+    """What evaluations are of: caches inside the model stand at what they are worth."""
+    return f"evaluations of the model{', or their worth' if study.has('worth') else ''}"
 
 
 def _points(
@@ -167,7 +191,8 @@ def _points(
         (x.mean, y.mean, y.margin or 0.0)
         for row in rows
         if row.method == method
-        for x, y in [(row.values.get(across), row.values.get(up.name))]
+        for x in [row.cost if across == "evaluations" else row.values.get(across)]
+        for y in [row.values.get(up.name)]
         if x is not None and y is not None and not (up.unit == "dB" and y.mean >= IDENTICAL)
         if y.mean > 0 or up.metric not in LOGARITHMIC
     ]
@@ -186,7 +211,7 @@ def _log_ticks(panel: Any, values: Sequence[float]) -> None:
 
 
 def _bars(panel: Any, table: Table, shown: Quantity, study: Study) -> None:
-    known = styles(study.methods)
+    known = study_styles(study)
     rows = [row for row in table.rows if shown.name in row.values]
     rows.sort(key=lambda row: row.values[shown.name].mean, reverse=shown.better == "lower")
     values = [row.values[shown.name] for row in rows]
@@ -206,10 +231,10 @@ def _bars(panel: Any, table: Table, shown: Quantity, study: Study) -> None:
             fontsize=7.5,
             color="#3a3d42",
         )
-    panel.set_yticks(range(len(rows)), [row.method for row in rows])
-    for label, row in zip(panel.get_yticklabels(), rows, strict=True):
-        label.set_fontweight("bold" if row.ours else "normal")
-        label.set_color("#1c1d1f" if row.ours else "#62666d")
+    panel.set_yticks(range(len(rows)), [label(row) for row in rows])
+    for text, row in zip(panel.get_yticklabels(), rows, strict=True):
+        text.set_fontweight("bold" if row.ours else "normal")
+        text.set_color("#1c1d1f" if row.ours else "#62666d")
     panel.tick_params(axis="y", length=0)
     panel.margins(x=0.16, y=0.02)
     panel.set_xlim(left=min(0.0, *(value.mean for value in values)))

@@ -11,9 +11,18 @@ from typing import Any, NamedTuple
 from tacache.errors import TACacheError
 from tacache.report.pictures import Shelves, data_address
 from tacache.report.quantities import Quantity
-from tacache.report.style import styles
+from tacache.report.standing import named, study_styles
 from tacache.report.summary import Row, Study
-from tacache.report.tables import heading, lead_texts, notes, number, setup, table_title, trouble
+from tacache.report.tables import (
+    heading,
+    label,
+    lead_texts,
+    notes,
+    number,
+    setup,
+    table_title,
+    trouble,
+)
 
 # figures that the page does not draw itself, with what they show
 EMBEDDED = {
@@ -101,7 +110,7 @@ def _grid(study: Study, title: str, rows: Sequence[Row], leads: list[str]) -> Gr
     }
     groups = [(named[name], len(list(found))) for name, found in groupby(shown, lambda q: q.group)]
     lines = [
-        Line(row.method, row.ours, [_cell(row, q) for q in shown], trouble(row)) for row in rows
+        Line(label(row), row.ours, [_cell(row, q) for q in shown], trouble(row)) for row in rows
     ]
     return Grid(title, groups, shown, lines, leads)
 
@@ -116,7 +125,7 @@ def _cell(row: Row, shown: Quantity) -> Cell:
 
 def _data(study: Study, shelves: Shelves) -> dict[str, Any]:
     """What the script draws from."""
-    known = styles(study.methods)
+    known, shown = study_styles(study), named(study)
     compared = [q for q in study.quantities if q.group != "cost" and q.better]
     return {
         "name": study.name,
@@ -129,7 +138,7 @@ def _data(study: Study, shelves: Shelves) -> dict[str, Any]:
         ],
         "across": [side for side in SIDES if study.has(side)],
         "methods": [
-            {"name": name, "colour": style.colour, "ours": style.ours}
+            {"name": name, "colour": style.colour, "ours": style.ours, "shown": name in shown}
             for name, style in known.items()
         ],
         "points": [
@@ -139,7 +148,7 @@ def _data(study: Study, shelves: Shelves) -> dict[str, Any]:
                 "values": {
                     name: [found.mean, found.margin]
                     for name, found in row.values.items()
-                    if name in (*SIDES, *(q.name for q in compared))
+                    if name in (*SIDES, "worth", *(q.name for q in compared))
                 },
             }
             for row in study.rows

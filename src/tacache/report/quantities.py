@@ -67,6 +67,7 @@ COSTS: dict[str, tuple[Quantity, Getter]] = {
             Quantity(name="evaluations", title="evaluations", digits=1),
             lambda record, full: float(record.spent),
         ),
+        (Quantity(name="worth", title="worth", digits=1), lambda record, full: record.worth),
         (
             Quantity(name="seconds", title="time", better="lower", digits=2, unit="s"),
             lambda record, full: record.seconds,
@@ -96,6 +97,7 @@ COSTS: dict[str, tuple[Quantity, Getter]] = {
         ),
     )
 }
+EVALUATORS = ("geneval", "vbench", "wise", "compbench")  # of exports; more is better in all
 DIGITS = {"psnr": 2, "ssim": 4, "lpips": 4, "drift": 4}
 UNITS = {"psnr": "dB"}
 
@@ -110,10 +112,19 @@ def quantity(name: str) -> Quantity:
     return Quantity(
         name=name,
         title="drift" if metric == "drift" else known.title if known else metric,
-        better="lower" if metric == "drift" else known.better if known else None,
+        better=_better(metric),
         digits=DIGITS.get(kind, 3),
         unit=UNITS.get(kind, ""),
     )
+
+
+def _better(metric: str) -> Better | None:
+    """Which way a metric is better, where that is known."""
+    if metric == "drift":
+        return "lower"
+    if metric.partition("/")[0] in EVALUATORS:
+        return "higher"
+    return METRICS[metric].better if metric in METRICS else None
 
 
 def measured(record: Record, full: Record | None) -> dict[str, float]:

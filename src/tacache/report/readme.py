@@ -2,16 +2,20 @@
 
 <!-- tacache report: main -->            the study `main`, PSNR to full steps
 <!-- tacache report: main full.psnr full.lpips -->    these quantities, a table each
+<!-- tacache report: main full.psnr top=8 -->         ours and the best 8 of the others
+<!-- tacache report: main methods=fitted,fewer -->    these methods
 <!-- end -->
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from tacache.errors import TACacheError
 from tacache.report.quantities import Quantity, quantity
+from tacache.report.standing import leading, standing
 from tacache.report.summary import HEADLINES, Row, Study
-from tacache.report.tables import cell, heading, markdown_table
+from tacache.report.tables import OVER, cell, heading, markdown_table
 
 MARKED = re.compile(
     r"(?P<start><!-- tacache report: (?P<asked>[^>]*?) -->\n)(?P<text>.*?)(?P<end><!-- end -->)",
@@ -20,24 +24,40 @@ MARKED = re.compile(
 UNREACHABLE = "-"
 
 
-def readme_table(study: Study, quantities: Sequence[str] = ()) -> str:
+class Choice(NamedTuple):
+    """Which methods a table shows: ours and the best `top` others, those named, or all."""
+
+    top: int | None = None
+    methods: Sequence[str] = ()
+
+
+ALL = Choice()
+
+
+def readme_table(study: Study, quantities: Sequence[str] = (), choice: Choice = ALL) -> str:
     """Methods against budgets, one table a quantity; by default the first headline there is."""
     names = quantities or [name for name in HEADLINES if study.has(name)][:1]
     for name in names or HEADLINES:
         if not study.has(name):
             there = ", ".join(q.name for q in study.quantities)
             raise TACacheError(f"{study.name} has no {name!r}: there are {there}")
-    return "\n\n".join([*(_table(study, quantity(name)) for name in names), _caption(study)])
+    chosen = [_chosen(study, name, choice) for name in names]
+    tables = [_table(study, quantity(name), kept) for name, kept in zip(names, chosen, strict=True)]
+    shown = {method for kept in chosen for method in kept}
+    return "\n\n".join([*tables, _caption(study, choice.top, shown)])
 
 
 def fill(text: str, studies: Mapping[str, Study]) -> str:
     """The document with every marked part made anew; parts of other studies stay."""
 
     def made(match: re.Match[str]) -> str:
-        name, *quantities = match["asked"].split() or [""]
+        name, *words = match["asked"].split() or [""]
         if name not in studies:
             return match[0]
-        return f"{match['start']}\n{readme_table(studies[name], quantities)}\n\n{match['end']}"
+        quantities = [word for word in words if "=" not in word]
+        choice = _choice([word for word in words if "=" in word], match["asked"])
+        table = readme_table(studies[name], quantities, choice)
+        return f"{match['start']}\n{table}\n\n{match['end']}"
 
     return MARKED.sub(made, text)
 
@@ -47,14 +67,41 @@ def marked(text: str) -> list[str]:
     return [match["asked"].split()[0] for match in MARKED.finditer(text) if match["asked"].strip()]
 
 
-def _table(study: Study, shown: Quantity) -> str:
+def _choice(words: Sequence[str], asked: str) -> Choice:
+    """What a marker says of the methods to show: top=NUMBER or methods=NAME,NAME."""
+    if not words:
+        return ALL
+    name, _, value = words[0].partition("=")
+    if len(words) == 1 and name == "top" and re.fullmatch("[1-9][0-9]*", value):
+        return Choice(top=int(value))
+    if len(words) == 1 and name == "methods" and value:
+        return Choice(methods=value.split(","))
+    raise TACacheError(
+        f"<!-- tacache report: {asked} --> is not understood at {' '.join(words)!r}: give one of "
+        "top=NUMBER and methods=NAME,NAME"
+    )
+
+
+def _chosen(study: Study, name: str, choice: Choice) -> list[str]:
+    """The methods to show of one quantity, best first."""
+    order = standing(study, name)
+    for method in choice.methods:
+        if method not in order:
+            raise TACacheError(
+                f"{study.name} has no method {method!r} with a budget: there are {', '.join(order)}"
+            )
+    if choice.methods:
+        return [method for method in order if method in choice.methods]
+    return order if choice.top is None else leading(study, name, choice.top)
+
+
+def _table(study: Study, shown: Quantity, methods: Sequence[str]) -> str:
     """A line a method, a column a budget; methods with their own budget are left out."""
     tables = [table for table in study.tables if table.evaluations is not None]
     rows = {(row.method, table.evaluations): row for table in tables for row in table.rows}
-    methods = dict.fromkeys(method for method, _ in rows)
     lines = [
         [method, *(_cell(rows.get((method, table.evaluations)), shown) for table in tables)]
-        for method in sorted(methods, key=lambda method: _mean_rank(method, rows, shown))
+        for method in methods
     ]
     return markdown_table([heading(shown, study), *(str(t.evaluations) for t in tables)], lines)
 
@@ -64,25 +111,27 @@ def _cell(row: Row | None, shown: Quantity) -> str:
         return ""
     if not row.done:
         return UNREACHABLE if row.unreachable else "failed"
-    return cell(row, shown)
+    return f"{cell(row, shown)} {OVER}" if row.over else cell(row, shown)
 
 
-def _caption(study: Study) -> str:
+def _caption(study: Study, top: int | None, shown: set[str]) -> str:
     """How to read the tables."""
     samples = f"{study.prompts} prompts" + (f" x {study.seeds} seeds" if study.seeds > 1 else "")
     marks = "best **bold**, second <ins>underlined</ins>"
-    reached = any(row.unreachable for row in study.rows)
-    return (
+    rows = [row for row in study.rows if row.method in shown and row.evaluations is not None]
+    others = {row.method for row in study.rows if row.evaluations is not None and not row.ours}
+    parts = [
         f"By evaluations of the model, of {study.steps} steps. Means over {samples} ± half of the "
         f"95 % confidence interval; {marks}"
-        + (f"; {UNREACHABLE} where a method has no such budget." if reached else ".")
-    )
-
-
-def _mean_rank(
-    method: str, rows: Mapping[tuple[str, int | None], Row], shown: Quantity
-) -> tuple[float, str]:
-    """The mean of its ranks; where it has none it counts as behind all others."""
-    mine = [row for (name, _), row in rows.items() if name == method]
-    last = len({name for name, _ in rows}) + 1
-    return sum(row.ranks.get(shown.name, last) for row in mine) / len(mine), method
+    ]
+    if any(row.unreachable for row in rows):
+        parts.append(f"{UNREACHABLE} where a method has no such budget")
+    if any(row.over for row in rows):
+        parts.append(
+            f"{OVER} where a method cost more than the budget (of a cache inside the model: what "
+            "all its work is worth in evaluations)"
+        )
+    text = "; ".join(parts) + "."
+    if top is not None and top < len(others):
+        text += f" The best {top} of {len(others)} rivals by mean rank, and ours."
+    return text

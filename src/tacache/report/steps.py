@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tacache.report.standing import study_styles
 from tacache.report.style import styles
 from tacache.report.summary import Row, Study
 from tacache.report.traces import Trace
@@ -77,7 +78,7 @@ def indicators(study: Study, figure_class: type[Any]) -> Any:
 
 def _drift(state: Any, velocity: Any, row: Row, study: Study) -> None:
     """One method in both panels; cached steps are the line, evaluated ones dots on it."""
-    colour = styles(study.methods)[row.method].colour
+    colour = study_styles(study)[row.method].colour
     width = 2.0 if row.ours else 1.1
     states = row.traces.get("state_drift")
     if states is not None:

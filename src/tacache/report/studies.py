@@ -1,11 +1,12 @@
 """From records to studies: means over samples, ranks within a budget, leads of the best."""
 
+import gzip
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tacache.bench.records import START, Record, RecordError, read_records
+from tacache.bench.records import PACKED, START, Record, RecordError, read_records
 from tacache.report.estimates import Subject, difference, estimate
 from tacache.report.quantities import in_order, measured, unmeasured
 from tacache.report.summary import HEADLINES, REFERENCES, Lead, Row, Study, Summary, Table
@@ -18,14 +19,19 @@ GroupKey = tuple[str, int | None]
 def read_study(path: str | os.PathLike[str], name: str | None = None) -> Study:
     """The study of a results file, named after it."""
     source = Path(path)
-    return study(name or source.stem, load(source))
+    return study(name or study_name(source), load(source))
+
+
+def study_name(source: Path) -> str:
+    """A results file's name without its endings."""
+    return source.name.removesuffix(PACKED).rpartition(".")[0] or source.name
 
 
 def load(source: Path) -> list[Record]:
     """The records of a results file, which must have some."""
     if not source.is_file():
         raise RecordError(f"there is no results file {source}: `tacache bench` writes one")
-    with source.open("rb") as file:
+    with gzip.open(source) if source.suffix == PACKED else source.open("rb") as file:
         if (begins := file.read(len(START))) != START[: len(begins)]:
             raise RecordError(f"{source} is no file of records: name one of `tacache bench`")
     records = read_records(source)
@@ -140,8 +146,7 @@ def _tables(
     for budget in sorted(budgets, key=lambda k: -(k or 0)):
         here = [row for row in methods if row.evaluations == budget]
         if budget is None:
-            spent = {row.method: row.values.get("evaluations") for row in here}
-            here.sort(key=lambda row: -(found.mean if (found := spent[row.method]) else 0.0))
+            here.sort(key=lambda row: -(row.cost.mean if row.cost else 0.0))
             yield Table(evaluations=None, rows=tuple(here))
         else:
             ranked = [_ranked(row, [r for r in here if r.done == count], count) for row in here]

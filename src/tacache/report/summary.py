@@ -14,7 +14,7 @@ from tacache.report.traces import Trace
 
 REFERENCES = ("full", "fine")  # the methods of records that others are compared to
 HEADLINES = ("full.psnr", "full.ssim", "full.lpips", "full.drift")
-OWN = ("tasu", "fitted", "damped")  # the methods of this package
+OWN = ("tasu", "fitted", "damped", "plan")  # the methods of this package; `plan:NAME` of exports
 
 
 class Row(Frozen):
@@ -40,6 +40,18 @@ class Row(Frozen):
     def ours(self) -> bool:
         """Whether it is a method of this package."""
         return is_ours(self.method)
+
+    @property
+    def cost(self) -> Estimate | None:
+        """Evaluations it spent; of a cache inside the model, those that its work amounts to."""
+        return self.values.get("worth") or self.values.get("evaluations")
+
+    @property
+    def over(self) -> bool:
+        """Whether it cost more than the budget, as far as tables show."""
+        if self.evaluations is None or self.cost is None:
+            return False
+        return round(self.cost.mean, 1) > self.evaluations
 
 
 class Lead(Frozen):

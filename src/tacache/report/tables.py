@@ -17,6 +17,15 @@ NOTES = (
     "Leads are differences sample by sample, from the same noise.",
 )
 CAPPED = "Pictures equal to the reference count as 100 dB."
+WORTH = (
+    "A cache inside the model runs a part of it at skipped steps too: worth is how many "
+    "evaluations all its work amounts to. Of all other methods that is what they evaluate."
+)
+OVER = "\N{DAGGER}"
+OVERSPENT = (
+    f"{OVER} cost more than the budget: by evaluations, or by worth where there is one. It is "
+    "ranked all the same."
+)
 SHARED = "Calibration evaluations are those of the full runs that all methods were offered alike."
 
 
@@ -38,6 +47,11 @@ def cell(row: Row, shown: Quantity) -> str:
     text = number(found, shown)
     marks = {1: f"**{text}**", 2: f"<ins>{text}</ins>"}
     return marks.get(row.ranks.get(shown.name, 0), text)
+
+
+def label(row: Row) -> str:
+    """A method as a table names it, marked where it cost more than the budget."""
+    return f"{row.method} {OVER}" if row.over else row.method
 
 
 def heading(shown: Quantity, study: Study) -> str:
@@ -90,6 +104,10 @@ def notes(study: Study) -> list[str]:
     found = [*NOTES]
     if any(_identical(row) for row in study.rows):
         found.append(CAPPED)
+    if study.has("worth"):
+        found.append(WORTH)
+    if any(row.over for row in study.rows):
+        found.append(OVERSPENT)
     if study.has("calibration"):
         found.append(SHARED)
     if study.processes != (1,):
@@ -179,7 +197,7 @@ def _grid(study: Study, rows: Sequence[Row]) -> str:
     titles = ["method", *(heading(q, study) for q in shown), *(["not done"] if troubles else [])]
     lines = [
         [
-            row.method,
+            label(row),
             *(cell(row, q) for q in shown),
             *([" ".join((trouble(row) or "").split())] if troubles else []),
         ]

@@ -10,7 +10,7 @@ from tacache.report import figures
 from tacache.report import page as pages
 from tacache.report.pictures import shelves
 from tacache.report.readme import fill, marked
-from tacache.report.studies import load, read_study, study, summarise
+from tacache.report.studies import load, read_study, study, study_name, summarise
 from tacache.report.summary import Summary
 from tacache.report.tables import comma_separated, markdown
 
@@ -24,7 +24,7 @@ def write_report(files: Files, out: str | os.PathLike[str], *, room: int = ROOM)
     figures.check()
     pages.check()
     loaded = [(Path(file), load(Path(file))) for file in files]
-    summary = summarise(study(file.stem, records) for file, records in loaded)
+    summary = summarise(study(study_name(file), records) for file, records in loaded)
     folder.mkdir(parents=True, exist_ok=True)
     written, sections = [summary.save(folder / "summary.json")], []
     for one, (file, records) in zip(summary.studies, loaded, strict=True):

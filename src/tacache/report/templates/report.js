@@ -29,9 +29,9 @@ function scale(values, start, end, logarithmic) {
   return {place, ticks};
 }
 
-/* Places of evaluations that were really spent, as whole numbers. */
-function spent(points) {
-  return [...new Set(points.map(p => Math.round(p.values.evaluations[0])))].sort((a, b) => a - b);
+/* Budgets that were asked for, then others: ticks that come first keep their places. */
+function budgets(points, ticks) {
+  return [...new Set([...points.map(p => p.asked).filter(Boolean).sort((a, b) => a - b), ...ticks])];
 }
 
 function roundLinear(low, high) {
@@ -60,7 +60,9 @@ function within(y) {
 function chart(root, data) {
   const up = root.querySelector(".up"), across = root.querySelector(".across");
   const plot = root.querySelector(".plot"), tip = root.querySelector(".tip");
-  const hidden = new Set();
+  const hidden = new Set(data.methods.filter(one => !one.shown).map(one => one.name));
+  /* Of a cache inside the model, all that its work amounts to. */
+  const side = p => across.value === "evaluations" && p.values.worth || p.values[across.value];
   const styles = new Map(data.methods.map(one => [one.name, one]));
   data.quantities.forEach(q => option(up, q.name, q.title));
   data.across.forEach(name => option(across, name, name));
@@ -69,7 +71,7 @@ function chart(root, data) {
     const shown = data.quantities.find(q => q.name === up.value);
     const logarithmic = /lpips|drift/.test(shown.name);
     const drawn = data.points.filter(p => !hidden.has(p.method)
-      && p.values[up.value] && p.values[across.value]
+      && p.values[up.value] && side(p)
       && !(shown.unit === "dB" && p.values[up.value][0] >= IDENTICAL)
       && !(logarithmic && p.values[up.value][0] <= 0));
     return {shown, logarithmic, drawn};
@@ -80,22 +82,24 @@ function chart(root, data) {
       element(svg, "line", {class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y.place(tick), y2: y.place(tick)});
       element(svg, "text", {x: LEFT - 8, y: y.place(tick) + 4, "text-anchor": "end"}, String(tick));
     }
-    let last = -Infinity;
+    const taken = [];
     for (const tick of x.ticks) {
-      if (x.place(tick) - last < 34) continue;
-      last = x.place(tick);
-      element(svg, "line", {class: "grid", x1: last, x2: last, y1: TOP, y2: HEIGHT - BOTTOM});
-      element(svg, "text", {x: last, y: HEIGHT - BOTTOM + 20, "text-anchor": "middle"}, String(tick));
+      const at = x.place(tick);
+      if (taken.some(other => Math.abs(other - at) < 34)) continue;
+      taken.push(at);
+      element(svg, "line", {class: "grid", x1: at, x2: at, y1: TOP, y2: HEIGHT - BOTTOM});
+      element(svg, "text", {x: at, y: HEIGHT - BOTTOM + 20, "text-anchor": "middle"}, String(tick));
     }
-    const name = across.value === "evaluations" ? "evaluations of the model" : "speedup";
+    const worth = data.points.some(p => p.values.worth) ? ", or their worth" : "";
+    const name = across.value === "evaluations" ? "evaluations of the model" + worth : "speedup";
     element(svg, "text", {x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 10, "text-anchor": "middle"}, name);
   }
 
   function series(svg, method, mine, x, y, {shown, logarithmic}) {
     const {colour, ours} = styles.get(method);
     const group = element(svg, "g", {class: ours ? "ours" : "", "data-method": method});
-    mine.sort((a, b) => a.values[across.value][0] - b.values[across.value][0]);
-    const at = p => [x.place(p.values[across.value][0]), y.place(p.values[up.value][0])];
+    mine.sort((a, b) => side(a)[0] - side(b)[0]);
+    const at = p => [x.place(side(p)[0]), y.place(p.values[up.value][0])];
     element(group, "path", {class: "line", stroke: colour, d: "M" + mine.map(p => at(p).map(v => v.toFixed(1))).join("L")});
     for (const point of mine) {
       const [cx, cy] = at(point), [mean, margin] = point.values[up.value];
@@ -105,8 +109,9 @@ function chart(root, data) {
       }
       const asked = point.asked ? `asked for ${point.asked}, ` : "";
       const spent = point.values.evaluations[0].toFixed(1).replace(".0", "");
+      const worth = point.values.worth ? ` worth ${point.values.worth[0].toFixed(1)}` : "";
       const fast = point.values.speedup ? `, ${point.values.speedup[0].toFixed(2)} times faster` : "";
-      const said = `${method}: ${asked}${spent} evaluations${fast}; ${shown.title.replace(/ \([^)]*\)$/, "")} ${written(point.values[up.value], shown)}`;
+      const said = `${method}: ${asked}${spent} evaluations${worth}${fast}; ${shown.title.replace(/ \([^)]*\)$/, "")} ${written(point.values[up.value], shown)}`;
       const mark = element(group, "circle", {class: "point", fill: colour, cx, cy, r: ours ? 7 : 5.5, tabindex: 0, role: "img", "aria-label": said});
       const tell = () => { say(said, cx, cy); focusOn(svg, method); };
       const rest = () => { say("", 0, 0); focusOn(svg, null); };
@@ -134,9 +139,9 @@ function chart(root, data) {
     const {shown, logarithmic, drawn} = points();
     const svg = element(plot, "svg", {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "group", "aria-label": `${shown.title} over ${across.value}`});
     if (!drawn.length) return element(svg, "text", {x: LEFT, y: TOP + 20}, "Nothing to show.");
-    const x = scale(drawn.map(p => p.values[across.value][0]), LEFT, WIDTH - RIGHT, true);
+    const x = scale(drawn.map(p => side(p)[0]), LEFT, WIDTH - RIGHT, true);
     const y = scale(drawn.map(p => p.values[up.value][0]), HEIGHT - BOTTOM, TOP, logarithmic);
-    if (across.value === "evaluations") x.ticks = spent(drawn);
+    if (across.value === "evaluations") x.ticks = budgets(drawn, x.ticks);
     axes(svg, x, y);
     const names = [...styles.keys()].sort((a, b) => styles.get(a).ours - styles.get(b).ours);
     for (const method of names) {
@@ -146,8 +151,8 @@ function chart(root, data) {
   }
 
   const legend = root.querySelector(".legend");
-  for (const [method, {colour, ours}] of styles) {
-    const button = element(legend, "button", {type: "button", "aria-pressed": "true", class: ours ? "ours" : ""});
+  for (const [method, {colour, ours, shown}] of styles) {
+    const button = element(legend, "button", {type: "button", "aria-pressed": String(shown), class: ours ? "ours" : ""});
     element(button, "i", {}).style.background = colour;
     button.append(method);
     button.addEventListener("click", () => {
