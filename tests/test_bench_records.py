@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,15 @@ def test_parts_are_joined_once_whatever_happens_in_between(tmp_path):
     file.join()
     assert read_records(file.path) == RECORDS[:3]
     assert not left.exists()
+
+
+def test_a_packed_file_is_read_and_not_appended_to(tmp_path):
+    plain_text = GOLDEN.read_bytes()
+    packed = tmp_path / "results.jsonl.gz"
+    packed.write_bytes(gzip.compress(plain_text))
+    assert read_records(packed) == read_records(GOLDEN)
+    with pytest.raises(RecordError, match="is packed: gunzip it first"):
+        RecordFile(packed)
+    packed.write_bytes(plain_text)
+    with pytest.raises(RecordError, match="cannot be unpacked"):
+        read_records(packed)

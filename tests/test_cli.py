@@ -1,12 +1,14 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 from support import profile_from
 from typer.testing import CliRunner
 
@@ -336,6 +338,17 @@ def test_help_of_every_command_has_an_example(command):
     assert result.exit_code == 0
     assert "Example" in result.stdout
     assert f"tacache {command} " in result.stdout
+
+
+def test_no_help_text_has_brackets_that_are_taken_for_markup():
+    def swallowed(command):
+        parameters = typer.main.get_command_from_info(
+            command, pretty_exceptions_short=False, rich_markup_mode="rich"
+        ).params
+        return [one.name for one in parameters if re.search(r"(?<!\\)\[", one.help or "")]
+
+    found = {known.callback.__name__: swallowed(known) for known in app.registered_commands}
+    assert {name: texts for name, texts in found.items() if texts} == {}
 
 
 @pytest.mark.parametrize("command", ["demo", "plan", "show"])

@@ -49,7 +49,13 @@ FITTED = Plan(
     samples=4,
     breaks=(0.9,),
 )
-PINNED = {"v1.profile.json": PROFILE, "v1.plan.json": PLAN, "v1.fitted.plan.json": FITTED}
+MIXED = FITTED.model_copy(update={"varied": {"guidance_scale": (2.0, 3.0, 4.0)}})
+PINNED = {
+    "v1.profile.json": PROFILE,
+    "v1.plan.json": PLAN,
+    "v1.fitted.plan.json": FITTED,
+    "v1.mixed.plan.json": MIXED,
+}
 
 
 @pytest.mark.parametrize("name", PINNED)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacache import TACacheError, time_grid
-from tacache.grid import as_times, break_steps, interpolate, step_lengths
+from tacache.grid import as_times, break_steps, interpolate, same_grid, step_lengths
 
 
 def test_the_plain_grid_by_hand():
@@ -82,3 +82,10 @@ def test_a_break_falls_on_the_first_step_that_starts_below_it():
 @pytest.mark.parametrize("where", [2.0, 1.5, 0.25, 0.1, 0.0, -1.0])
 def test_a_break_that_nothing_precedes_or_follows_is_none(where):
     assert break_steps([1.0, 0.75, 0.5, 0.25, 0.0], [where]) == ()
+
+
+def test_grids_are_the_same_but_for_rounding():
+    grid = time_grid(8, shift=3.0)
+    assert same_grid(grid, [t + 5e-5 for t in grid])
+    assert not same_grid(grid, time_grid(8, shift=3.1))
+    assert not same_grid(grid, grid[:-1])

@@ -15,9 +15,9 @@ HEAVY = ["diffusers", "transformers", "typer", "rich", "matplotlib", "plotly", "
 # From the bottom up; a module imports only from rows above its own, or from its own row.
 LAYERS = [
     {"errors"},
-    {"grid", "files", "progress", "flows"},
+    {"grid", "files", "progress", "processes", "flows"},
     {"decomposition", "velocity", "metrics", "cost", "models"},
-    {"rules"},
+    {"rules", "walking"},
     {"schedule", "profile", "plan"},
     {"replanning", "frontier", "hub"},
     {"placement"},
@@ -26,7 +26,7 @@ LAYERS = [
     {"searching"},
     {"stepper", "calibration", "fitting"},
     {"diagnostics", "render", "plots", "baselines", "bagel", "kdiffusion"},
-    {"demo", "bench"},
+    {"analytic", "demo", "bench"},
     {"report"},
     {"page", "export"},
     {"cli"},

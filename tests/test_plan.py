@@ -184,6 +184,7 @@ def test_fitted_weights_fit_the_anchors(changes, message):
         ({"direction": (0.1, -0.2, 0, 0)}, "'direction' has a negative number, -0.2"),
         ({"rule": "reuse", "magnitude": (1.0,)}, "'magnitude' has 1 numbers"),
         ({"weights": ((1.0,),) * 3}, "only a fitted plan has weights, .* 'tasu'"),
+        ({"varied": {"guidance_scale": (2, 3)}}, "only a fitted plan has varied settings"),
     ],
 )
 def test_the_numbers_fit_the_rule_and_the_steps(changes, message):
