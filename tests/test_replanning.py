@@ -2,7 +2,7 @@ import pytest
 from support import TIMES, fitted, tasu
 
 from tacache import Host, Plan, PlanError, Profile, make_plan, time_grid
-from tacache.replanning import from_step, replan, with_breaks
+from tacache.replanning import at_levels, from_step, replan, until_step, with_breaks
 
 
 def test_a_plan_is_made_anew_on_another_grid(profile):
@@ -64,3 +64,36 @@ def test_a_plan_from_a_later_step_starts_without_history():
     late = from_step(fitted(), 3)
     assert (late.anchors, late.weights) == ((0,), ((1.0,),))
     assert from_step(fitted(), 2).weights == ((1.0,), (1.0,))
+
+
+def parted_plan():
+    times = tuple(time_grid(12, shift=3.0))
+    rows = ((1.0,), (1.5, -0.5), (1.6, -0.6), (1.0,), (1.8, -0.8))
+    middle = (times[5] + times[6]) / 2
+    return Plan(rule="fitted", times=times, anchors=(0, 1, 3, 6, 9), weights=rows, breaks=(middle,))
+
+
+def test_other_levels_keep_the_steps():
+    plan, times = parted_plan(), tuple(time_grid(12, shift=3.01))
+    moved = at_levels(plan, times)
+    assert moved == plan.model_copy(update={"times": times})
+
+
+def test_a_break_falls_on_another_step_at_other_levels():
+    """The same noise level is reached earlier with less shift: an anchor must be there."""
+    plan, times = parted_plan(), tuple(time_grid(12, shift=1.0))
+    moved = at_levels(plan, times)
+    assert moved.break_steps < plan.break_steps
+    assert set(moved.break_steps) <= set(moved.anchors)
+    assert set(plan.anchors) <= set(moved.anchors)
+    assert moved.times == times
+
+
+def test_the_first_steps_of_a_plan():
+    plan = parted_plan().model_copy(update={"breaks": ()})
+    assert until_step(plan, 12) is plan
+    whole, cut = until_step(plan, 9), until_step(plan, 8)
+    assert whole.weights == plan.weights[:4]  # its last interval ended there anyway
+    assert cut.anchors == whole.anchors == (0, 1, 3, 6)
+    assert cut.weights == (*plan.weights[:3], (1.0,))
+    assert cut.times == plan.times[:9]

@@ -21,7 +21,7 @@ from tacache.errors import HostError
 from tacache.grid import GRID_TOLERANCE, as_times, break_steps, same_grid
 from tacache.plan import Plan, make_plan
 from tacache.profile import Host, Profile, profile_times
-from tacache.replanning import from_step, replan, with_breaks
+from tacache.replanning import at_levels, from_step, replan, until_step, with_breaks
 from tacache.stepper import Stepper
 from tacache.velocity import Velocity, check_velocity
 
@@ -165,7 +165,7 @@ def plan_for_sigmas(plan: Plan, sigmas: Sequence[float]) -> Plan:
     start = _stretch(plan.times, times)
     if start is not None:
         later = from_step(plan, start) if start else plan
-        return _until_step(later, len(times) - 1)
+        return until_step(later, len(times) - 1)
     if plan.rule == "fitted":
         return _with_times(plan, times)
     moved = replan(plan, times)
@@ -243,24 +243,6 @@ def _stretch(times: Sequence[float], part: Sequence[float]) -> int | None:
     return None
 
 
-def _until_step(plan: Plan, stop: int) -> Plan:
-    """The plan for its first steps; weights of an interval that is cut short give way to reuse."""
-    if stop == plan.steps:
-        return plan
-    anchors = tuple(n for n in plan.anchors if n < stop)
-    weights = plan.weights and plan.weights[: len(anchors)]
-    if weights and stop not in plan.anchors:
-        weights = (*weights[:-1], (1.0,))
-    changed = {
-        "times": plan.times[: stop + 1],
-        "anchors": anchors,
-        "magnitude": plan.magnitude and plan.magnitude[:stop],
-        "direction": plan.direction and plan.direction[:stop],
-        "weights": weights,
-    }
-    return Plan.model_validate({**plan.model_dump(), **changed})
-
-
 def _with_times(plan: Plan, times: tuple[float, ...]) -> Plan:
     """A fitted plan on another shift of its grid: as many steps between the same ends."""
     ends = ((plan.times[0], times[0]), (plan.times[-1], times[-1]))
@@ -276,7 +258,7 @@ def _with_times(plan: Plan, times: tuple[float, ...]) -> Plan:
         "expect a lower fidelity than its certificate says",
         max(abs(a - b) for a, b in zip(plan.times, times, strict=True)),
     )
-    return Plan.model_validate({**plan.model_dump(), "times": times})
+    return at_levels(plan, times)
 
 
 def _with_latents(host: Host, x: Tensor) -> Host:

@@ -1,4 +1,4 @@
-"""The same plan for another grid, for a run with breaks, or from a later step on."""
+"""The same plan for another grid, for a run with breaks, or for a stretch of its steps."""
 
 from collections.abc import Iterable, Sequence
 
@@ -84,6 +84,32 @@ def from_step(plan: Plan, start: int) -> Plan:
         "weights": _weights_for(plan, anchors, (start,)),
     }
     return Plan.model_validate({**plan.model_dump(), **changed})
+
+
+def until_step(plan: Plan, stop: int) -> Plan:
+    """The plan for its first steps; weights of an interval that is cut short give way to reuse."""
+    if stop == plan.steps:
+        return plan
+    anchors = tuple(n for n in plan.anchors if n < stop)
+    weights = plan.weights and plan.weights[: len(anchors)]
+    if weights and stop not in plan.anchors:
+        weights = (*weights[:-1], (1.0,))
+    changed = {
+        "times": plan.times[: stop + 1],
+        "anchors": anchors,
+        "magnitude": plan.magnitude and plan.magnitude[:stop],
+        "direction": plan.direction and plan.direction[:stop],
+        "weights": weights,
+    }
+    return Plan.model_validate({**plan.model_dump(), **changed})
+
+
+def at_levels(plan: Plan, times: tuple[float, ...]) -> Plan:
+    """The plan step for step at other noise levels; its breaks fall where they fall there."""
+    moved = {**plan.model_dump(), "times": times}
+    if break_steps(times, plan.breaks) == plan.break_steps:
+        return Plan.model_validate(moved)
+    return with_breaks(Plan.model_validate({**moved, "breaks": ()}), plan.breaks)
 
 
 def _weights_for(

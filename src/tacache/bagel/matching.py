@@ -7,7 +7,7 @@ from tacache.bagel.runs import SETTINGS, Run, denoiser_name, model_name
 from tacache.errors import HostError
 from tacache.grid import break_steps, same_grid
 from tacache.plan import Plan
-from tacache.replanning import replan, with_breaks
+from tacache.replanning import at_levels, replan, with_breaks
 
 logger = logging.getLogger("tacache.bagel")
 
@@ -59,13 +59,7 @@ def _on_grid(plan: Plan, times: tuple[float, ...]) -> Plan:
         "the fitted plan's noise levels differ from this run's by up to %.3g (another "
         "timestep_shift): expect a lower fidelity than its certificate says", largest,
     )  # fmt: skip
-    return _moved(plan, times)
-
-
-def _moved(plan: Plan, times: tuple[float, ...]) -> Plan:
-    """A fitted plan with other noise levels; its breaks fall where they fall there."""
-    bare = Plan.model_validate({**plan.model_dump(), "times": times, "breaks": ()})
-    return with_breaks(bare, plan.breaks)
+    return at_levels(plan, times)
 
 
 def _with_parts(plan: Plan, run: Run) -> Plan:

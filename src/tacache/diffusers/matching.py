@@ -4,13 +4,12 @@ import logging
 from typing import Any, TypeGuard
 
 from tacache.errors import HostError
+from tacache.grid import same_grid
 from tacache.plan import Plan
-from tacache.replanning import from_step, replan, with_breaks
+from tacache.replanning import at_levels, from_step, replan, with_breaks
 
 logger = logging.getLogger("tacache.diffusers")
 
-# Two grids are the same if no noise level differs by more; a change of shift moves them further.
-GRID_TOLERANCE = 1e-4
 GUIDANCE = ("guidance_scale", "guidance_scale_2", "true_cfg_scale")
 GUIDANCE_TOLERANCE = 0.1  # of the fitted one, within which weights lose nothing to speak of
 
@@ -30,7 +29,7 @@ SOLVER_OPTIONS = (
 def fit_to_run(plan: Plan, times: tuple[float, ...], start: int = 0) -> Plan:
     """The plan for this run's grid, from step `start` on; an error where it cannot be had."""
     grid = times[start:]
-    if _same_grid(plan.times, grid):
+    if same_grid(plan.times, grid):
         return plan
     if plan.rule != "fitted":
         moved = replan(plan, grid)
@@ -45,13 +44,13 @@ def fit_to_run(plan: Plan, times: tuple[float, ...], start: int = 0) -> Plan:
             f"the fitted plan has {plan.steps} steps, this run has {len(times) - 1}: fit one with "
             f"that many steps"
         )
-    if not _same_grid(plan.times, times):
+    if not same_grid(plan.times, times):
         largest = max(abs(a - b) for a, b in zip(plan.times, times, strict=True))
         logger.warning(
             "the fitted plan's noise levels differ from this run's by up to %.3g (another shift): "
             "expect a lower fidelity than its certificate says", largest,
         )  # fmt: skip
-        plan = Plan.model_validate({**plan.model_dump(), "times": times})
+        plan = at_levels(plan, times)
     return from_step(plan, start) if start else plan
 
 
@@ -121,10 +120,6 @@ def check_latent_shape(plan: Plan, shape: tuple[int, ...]) -> None:
 
 def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _same_grid(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return len(a) == len(b) and all(abs(x - y) <= GRID_TOLERANCE for x, y in zip(a, b, strict=True))
 
 
 def _channels(shape: tuple[int, ...]) -> int | None:
