@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -517,3 +519,27 @@ def test_the_progress_bar_ends_where_the_run_does(flux, plan, monkeypatch):
     with applied(flux, plan):
         flux(**call_of(FLUX))
     assert [(bar.n, bar.total) for bar in bars] == [(EVALUATIONS, EVALUATIONS)]
+
+
+def test_a_call_holds_no_state_that_is_over(flux, plan):
+    """Neither in its frame while it runs, nor in a circle that only the collector would free."""
+    apply(flux, plan)
+    states: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    def note(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        alive.append(sum(state() is not None for state in states))
+        states.append(weakref.ref(kwargs["hidden_states"]))
+
+    handle = flux.transformer.register_forward_pre_hook(note, with_kwargs=True)
+    gc.collect()
+    gc.disable()
+    try:
+        run(FLUX, flux)
+        left = sum(state() is not None for state in states)
+    finally:
+        gc.enable()
+        handle.remove()
+    assert len(alive) == EVALUATIONS
+    assert alive == [0] * EVALUATIONS
+    assert left == 0

@@ -26,6 +26,7 @@ from tacache.diffusers import applied, apply, plan_scheduler, schedulers
 from tacache.diffusers.flow import run_times
 from tacache.profile import Host
 from tacache.replanning import replan
+from tacache.rules import start_arc
 from tests.diffusers_support import (
     EVALUATIONS,
     STEPS,
@@ -538,20 +539,22 @@ def test_a_profiles_plan_on_euler_is_the_cores_own(euler):
     torch.testing.assert_close(walk(carrying(euler, plan)), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_breaks_drop_the_history(euler):
+def test_breaks_drop_the_history(euler, monkeypatch):
     times = times_of(euler)
     at = (times[6] + times[5]) / 2
-    plan = make_plan(rated(times, breaks=(at,)), evaluations=EVALUATIONS)
-    assert plan.break_steps == (6,)
+    made = make_plan(rated(times, breaks=(at,)), evaluations=EVALUATIONS)
+    assert made.break_steps == (6,)
+    plan = made.model_copy(update={"anchors": (0, 3, 6, 9)})  # with skips right after the break
+    turned = {}  # anchor -> whether an earlier velocity was known
+
+    def noted(v, previous):
+        turned[scheduler._stepper.step - 1] = previous is not None
+        return start_arc(v, previous)
+
+    monkeypatch.setattr("tacache.stepper.start_arc", noted)
     scheduler = carrying(euler, plan)
-    scheduler.set_timesteps(STEPS)
-    x, known = noise(), []
-    for t in scheduler.timesteps:
-        x = scheduler.step(velocity(x, t), t, x, return_dict=False)[0]
-        known.append(len(scheduler._stepper._history))
-    first = plan.anchors.index(6)
-    assert known[first] == 1
-    assert known[first + 1] == 2
+    walk(scheduler)
+    assert turned == {0: False, 3: True, 6: False, 9: True}
 
 
 def test_an_inverted_grid_is_read_from_noise_to_data():

@@ -24,7 +24,7 @@ class Stepper:
         self._anchors = frozenset(plan.anchors)
         self._breaks = frozenset(plan.break_steps)
         self._turns = plan.rule in ("tasu", "direction", "damped")
-        self._kept = max(map(len, plan.weights)) if plan.weights else 1 + self._turns
+        self._longest = max(map(len, plan.weights)) if plan.weights else 1 + self._turns
         self.reset()
 
     def reset(self) -> None:
@@ -78,19 +78,20 @@ class Stepper:
         return self._skip(x)
 
     def _move_to(self, step: int) -> None:
-        """Stand at `step`: before the model or a decoder runs, only evaluated velocities are kept.
+        """Stand at `step`: while the model or a decoder runs, only what is used later is kept.
 
-        After the last step there is no need for those either.
+        Those are evaluated velocities, one fewer than a rule uses; after the last step none.
         """
         self.step = step
         if step >= self.plan.steps:
             self.forget()
         elif self.evaluates:
             self._arc = self._average = None
+            self._history = self._history[: self._longest - 1]
 
     def _anchor(self, v: Tensor) -> Tensor:
         # A copy, since the caller may write into v, and a CUDA graph will.
-        self._history = (v.clone(), *self._history[: self._kept - 1])
+        self._history = (v.clone(), *self._history)
         if self.plan.weights is None:
             return v
         weights = self.plan.weights[self.plan.anchors.index(self.step)]

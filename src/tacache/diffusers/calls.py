@@ -7,6 +7,7 @@ of the pipeline's `__call__`, which is what calls `set_timesteps`. Nothing is wr
 import inspect
 import logging
 import math
+import sys
 import types
 from typing import Any
 
@@ -18,18 +19,25 @@ logger = logging.getLogger("tacache.diffusers")
 
 def calling_pipeline(scheduler: Any) -> tuple[Any, dict[str, Any]]:
     """The pipeline that is running this scheduler and its call's arguments; (None, {}) if none."""
-    frame = inspect.currentframe()
+    frame = sys._getframe(1)  # not this one: a frame that holds itself is freed late, with all else
     while frame is not None:
-        owner = frame.f_locals.get("self")
-        if frame.f_code.co_name == "__call__" and getattr(owner, "scheduler", None) is scheduler:
-            return owner, _arguments(frame)
-        frame = frame.f_back
+        if frame.f_code.co_name == "__call__":
+            owner, arguments = _seen(frame)
+            if getattr(owner, "scheduler", None) is scheduler:
+                return owner, arguments
+        frame = frame.f_back  # type: ignore[assignment]
     return None, {}
 
 
-def _arguments(frame: types.FrameType) -> dict[str, Any]:
-    values = inspect.getargvalues(frame)
-    return {name: values.locals.get(name) for name in values.args if name != "self"}
+def _seen(frame: types.FrameType) -> tuple[Any, dict[str, Any]]:
+    """`self` and the other arguments of a call; no variable of its frame is held afterwards."""
+    names, _, _, values = inspect.getargvalues(frame)
+    owner = values.get("self")
+    arguments = {name: values.get(name) for name in names if name != "self"}
+    # Before Python 3.13 these are a copy that lives as long as the frame, first latents included.
+    if type(values) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        values.clear()
+    return owner, arguments
 
 
 def run_breaks(pipeline: Any, call: dict[str, Any]) -> tuple[float, ...]:
