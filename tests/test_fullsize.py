@@ -9,7 +9,8 @@ import pytest
 import torch
 from diffusers_support import SUPPORTED  # noqa: F401  (sets offline mode and one thread)
 
-from benchmarks.fullsize import tables
+from benchmarks.fullsize import __main__ as command
+from benchmarks.fullsize import measuring, tables
 from benchmarks.fullsize.__main__ import main
 from benchmarks.fullsize.measuring import skip_seconds
 from benchmarks.fullsize.methods import (
@@ -20,21 +21,22 @@ from benchmarks.fullsize.methods import (
     tasu_plan,
     taylorseer_rhythm,
 )
-from benchmarks.fullsize.models import MODELS, build
+from benchmarks.fullsize.models import MODELS, _make, build
 from benchmarks.fullsize.records import Records, read
-from benchmarks.fullsize.timing import Clock, Position, probe, spread
+from benchmarks.fullsize.timing import Clock, Position, probe, spread, timed_run
+from benchmarks.fullsize.waiting import pauses
 from tacache import HostError, time_grid
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/fullsize.jsonl"
 STEPS, BUDGET = 12, 5
 CACHES = ("first-block-cache", "magcache", "taylorseer", "taylorseer-lite")
-SPREADS = ("loop_seconds", "total_seconds", "rest_seconds", "evaluated_seconds")
+SPREADS = ("loop_seconds", "evaluated_seconds")
 
 
 def measure(out, *options):
     common = ("--tiny", "--steps", str(STEPS), "--budgets", str(BUDGET), "--repeats", "1")
-    main(["measure", *common, "--output", "latent", "-o", str(out), *options])
+    main(["measure", *common, "-o", str(out), "--decode", *options])
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def measured(tmp_path_factory):
     methods = ("--methods", "full", "tasu", "fitted", *CACHES, "dbcache")
     measure(out, "--models", "flux", *methods, "--what", "run", "stepping", "waiting")
     measure(out, "--models", "wan", "--methods", "full", "tasu", "magcache", "--what", "run")
-    fit = ("--what", "fit", "--fit-samples", "4")
+    fit = ("--what", "fit", "--fit-samples", "4", "--fit-budgets", str(BUDGET))
     measure(out, "--models", "flux", *fit)
     return out
 
@@ -81,6 +83,8 @@ def test_a_run_is_recorded_with_what_it_takes_to_read_it(records):
         assert ("skip_us" in found) == (method != "full")
         assert found["latent_bytes"] == 2 * torch.Size(found["latent_shape"]).numel()
         assert found["peak_bytes"] == 0  # nobody counts on the processor
+        assert found["finite"]
+        assert found["decoded"] == 0
 
 
 def test_cache_dit_evaluates_as_often_as_it_is_told(records):
@@ -138,14 +142,45 @@ def test_the_table_has_a_row_for_every_method(measured, tmp_path, capsys):
     assert document.read_text().endswith("\nbelow\n")
 
 
-def test_the_summary_compares_every_run_with_its_full_steps(measured, capsys):
+def test_the_summary_compares_every_method_with_full_steps(measured, capsys):
+    records = read(measured)
+    runs = [r for r in records if r["what"] == "run" and "error" not in r]
+    head, _, *rows = tables.summary(records, BUDGET).splitlines()
+    assert head.startswith(f"| {BUDGET} evaluations of {STEPS} | FLUX.1-dev")
+    methods = dict.fromkeys(run["method"] for run in runs if run["method"] != "full")
+    assert [row.split(" | ")[0] for row in rows] == [f"| {name}" for name in methods]
+    assert all("x (" in row for row in rows)
     main(["table", str(measured), "--summary"])
-    rows = capsys.readouterr().out.splitlines()[2:]
-    runs = [r for r in read(measured) if r["what"] == "run" and "error" not in r]
-    assert len(rows) == len([r for r in runs if r["method"] != "full"])
-    assert all(f"of {STEPS / BUDGET:.2f}x" in row for row in rows)
+    assert capsys.readouterr().out.strip() == tables.summary(records)
     assert tables.summary([]) == ""
     assert tables.render([r for r in runs if r["method"] == "tasu"]) == ""  # nothing to compare to
+
+
+def test_a_summary_by_hand():
+    common = {"what": "run", "model": "flux", "mode": "eager", "steps": 50}
+    full = common | {
+        "method": "full",
+        "evaluations": 50,
+        "loop_seconds": {"median": 10.0},
+        "peak_bytes": 100,
+    }
+    run = common | {
+        "method": "tasu",
+        "budget": 10,
+        "evaluations": 10,
+        "loop_seconds": {"median": 2.5},
+        "skip_us": {"median": 100.0},
+        "peak_bytes": 120,
+        "latent_bytes": 10,
+    }
+    other = [one | {"mode": "compiled"} for one in (full, run | {"method": "fitted"})]
+    del other[1]["peak_bytes"]  # not kept
+    assert tables.summary([full, run, *other, run | {"budget": 7}], 10).splitlines() == [
+        "| 10 evaluations of 50 | FLUX.1-dev 1024x1024, eager | FLUX.1-dev 1024x1024, compiled |",
+        "|---|---|---|",
+        "| tasu | 4.00x (80.0 %), 100 us, 2 latents | - |",
+        "| fitted | - | 4.00x (80.0 %), 100 us |",
+    ]
 
 
 def test_a_document_without_markers_is_an_error(measured, tmp_path):
@@ -157,6 +192,8 @@ def test_a_document_without_markers_is_an_error(measured, tmp_path):
 def test_a_row_by_hand():
     full = {
         "loop_seconds": {"median": 10.0},
+        "total_seconds": {"median": 11.0},
+        "decoded": 1,
         "evaluated_seconds": {"median": 0.2},
         "peak_bytes": 1000 * 2**20,
     }
@@ -165,13 +202,17 @@ def test_a_row_by_hand():
         "steps": 50,
         "evaluations": 10.0,
         "loop_seconds": {"median": 2.5},
+        "total_seconds": {"median": 3.5},
+        "decoded": 1,
         "skip_us": {"median": 100.0},
         "peak_bytes": 1001 * 2**20,
         "latent_bytes": 2**19,
     }
     assert tables.run_row(run, full) == (
-        "| tasu | 10 | 2.50 s | 4.00x | 5.00x | 80.0 % | 100 us (0.05 %) | 1.0 MiB (2.0 latents) |"
+        "| tasu | 10 | 2.50 s | 4.00x | 5.00x | 80.0 % | 3.14x | 100 us (0.05 %) | 12.5 ms "
+        "| 1.0 MiB (2.0 latents) |"
     )
+    assert tables.with_decoding(run | {"decoded": 0}, full) == "-"
 
 
 @pytest.mark.parametrize(
@@ -184,15 +225,126 @@ def test_documents_show_the_records(document, make):
     assert shown == make(read(RESULTS)).strip()
 
 
+# --- what a session on a GPU must survive
+
+
+def test_a_model_that_cannot_be_built_is_recorded_and_the_next_one_measured(tmp_path, monkeypatch):
+    def failing(name, device, *, tiny):
+        if name == "flux":
+            raise torch.OutOfMemoryError("no memory for it")
+        return build(name, device, tiny=tiny)
+
+    monkeypatch.setattr(command, "build", failing)
+    out = tmp_path / "r.jsonl"
+    measure(out, "--models", "flux", "sd35", "--methods", "full", "--what", "run")
+    first, second = read(out)
+    assert first["what"] == "build"
+    assert first["error"] == "OutOfMemoryError: no memory for it"
+    assert second["model"] == "sd35"
+    assert "error" not in second
+
+
+def test_ours_come_before_the_rivals_which_may_have_budgets_of_their_own():
+    given = ["measure", "-o", "r", "--what", "run", "waiting", "fit", "--rival-budgets", "13"]
+    options = command.parser().parse_args([*given, "--methods", "magcache", "full", "tasu"])
+    assert [(job.what, job.method, job.budget) for job in command.jobs(options)] == [
+        ("run", "full", None),
+        ("run", "tasu", 13),
+        ("run", "tasu", 7),
+        ("waiting", "tasu", None),
+        ("run", "magcache", 13),
+        ("fit", "fitted", 13),
+    ]
+
+
+def tiny_bench(built, *, repeats=1, decoded=frozenset(), compiled=False):
+    clock = Clock(built.device)
+    thorough = measuring.Thoroughness(repeats, 1, 1, frozenset(decoded))
+    return measuring.Bench(built, clock, probe(built, clock, STEPS), thorough, compiled)
+
+
+@pytest.fixture(scope="module")
+def flux():
+    return build("flux", torch.device("cpu"), tiny=True)
+
+
+def test_only_the_first_run_is_decoded_and_only_it_counts_for_whole_calls(flux):
+    bench = tiny_bench(flux, repeats=3, decoded={"tasu"})
+    found = measuring.measure_run(bench, "tasu", BUDGET)
+    assert (found["repeats"], found["decoded"]) == (3, 1)
+    assert found["total_seconds"]["min"] == found["total_seconds"]["max"]
+    assert found["rest_seconds"]["median"] > 0
+    fitted = measuring.measure_run(bench, "fitted", BUDGET)
+    assert fitted["decoded"] == 0
+    assert "total_seconds" not in fitted
+
+
+def test_velocities_that_are_not_numbers_are_said_and_timed_all_the_same():
+    built = build("flux", torch.device("cpu"), tiny=True)
+    built.pipe.transformer.proj_out.weight.fill_(torch.nan)
+    found = measuring.measure_run(tiny_bench(built), "magcache", BUDGET)
+    assert not found["finite"]
+    assert found["evaluations"] == BUDGET
+    assert found["loop_seconds"]["median"] > 0
+
+
+def test_nothing_is_compiled_once_a_method_is_warm(flux, monkeypatch):
+    monkeypatch.setattr(measuring, "BACKEND", "eager")
+    bench, before = tiny_bench(flux, compiled=True), measuring.graph_count()
+    found = measuring.measure_run(bench, "full", STEPS)
+    graphs = measuring.graph_count() - before
+    assert 2 <= graphs <= 4  # of double and single blocks, however many there are
+    assert found["compile_seconds"] > 0
+    assert found["graphs_compiled_late"] == 0
+    for method in ("tasu", "fitted"):
+        assert measuring.measure_run(bench, method, BUDGET)["graphs_compiled_late"] == 0
+    assert measuring.graph_count() - before == graphs
+    assert all(block._compiled_call_impl is None for block in flux.blocks)
+
+
+def test_a_run_that_is_stopped_makes_so_many_iterations_and_the_next_one_all(flux):
+    clock, position = Clock(flux.device), Position()
+    stopped = timed_run(flux, clock, STEPS, position=position, stop_after=3)
+    assert len(stopped.iterations) == len(stopped.steps) == position.step == 3
+    whole = timed_run(flux, clock, STEPS, position=position)
+    assert len(whole.iterations) == position.step == STEPS
+    assert whole.latent.device.type == "meta"  # no memory is held from run to run
+
+
+def test_memory_on_a_gpu_is_what_was_asked_for(monkeypatch):
+    stats = {"requested_bytes.all.current": 10, "requested_bytes.all.peak": 30}
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda: stats)
+    clock = Clock(torch.device("cuda"))
+    assert (clock.allocated(), clock.peak()) == (10, 30)
+
+
+def test_pauses_of_the_device_after_the_first_evaluation_by_hand():
+    # Two evaluations in 100 us: what begins before 50 us is the first one's.
+    spans = [(80, 100), (0, 20), (40, 60), (55, 70), (61, 65)]
+    assert pauses(spans, 2) == {"longest": 10, "total": 10, "share": 0.2}
+    assert pauses([], 2)["total"] == 0
+
+
 # --- the parts
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("flux", 11.90), ("wan", 1.42), ("sd35", 8.06), ("qwen", 20.43), ("wan22", 14.29)],
+)
+def test_full_size_is_the_published_size(name, billions):
+    model = MODELS[name]
+    transformer = _make(model.transformer, model.config, torch.device("meta"))
+    weights = list(transformer.parameters())
+    assert sum(weight.numel() for weight in weights) / 1e9 == pytest.approx(billions, abs=0.005)
+    assert {weight.dtype for weight in weights} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("name", ["sd35", "qwen", "wan22"])
 def test_other_models_make_finite_latents(name):
     built, device = build(name, torch.device("cpu"), tiny=True), torch.device("cpu")
-    seen = probe(built, Clock(device), 4, evaluations=2)
-    assert len(seen.times) == 5
-    assert seen.latent.isfinite().all()
+    assert len(probe(built, Clock(device), 4, evaluations=2).times) == 5
+    assert timed_run(built, Clock(device), 4).is_finite
     assert len(built.last_blocks) == MODELS[name].experts
 
 

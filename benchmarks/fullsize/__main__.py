@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,16 +23,17 @@ import torch
 from benchmarks.fullsize import tables
 from benchmarks.fullsize.measuring import (
     Bench,
+    Thoroughness,
     measure_fit,
     measure_run,
     measure_stepping,
     measure_waiting,
     stepping,
 )
-from benchmarks.fullsize.methods import METHODS
+from benchmarks.fullsize.methods import METHODS, RIVALS
 from benchmarks.fullsize.models import MODELS, Built, build
 from benchmarks.fullsize.records import Record, Records, device_name, read, versions
-from benchmarks.fullsize.timing import Clock, probe
+from benchmarks.fullsize.timing import Clock, probe, timed_run
 from tacache.errors import TACacheError
 
 WHATS = ("run", "stepping", "waiting", "fit")
@@ -78,10 +79,20 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     one.add_argument("--what", nargs="+", choices=WHATS, default=list(WHATS[:3]))
     one.add_argument("--budgets", nargs="+", type=int, default=[13, 7])
+    one.add_argument("--rival-budgets", nargs="+", type=int, help="where not the same")
     one.add_argument("--steps", type=int, default=50)
     one.add_argument("--repeats", type=int, default=3, help="whole runs by a method")
     one.add_argument("--full-repeats", type=int, default=1, help="whole runs of full steps")
-    one.add_argument("--output", choices=("pt", "latent"), default="pt", help="decode, or not")
+    one.add_argument("--rival-repeats", type=int, default=1, help="whole runs by a rival")
+    one.add_argument(
+        "--decode",
+        nargs="*",
+        choices=METHODS,
+        default=list(METHODS),
+        metavar="METHOD",
+        help="methods whose first run is decoded; the other runs end with latents",
+    )
+    one.add_argument("--fit-budgets", nargs="+", type=int, default=[13])
     one.add_argument("--compile", action="store_true", help="with torch.compile, block by block")
     one.add_argument("--fit-samples", type=int, default=8)
     one.add_argument("--search", action="store_true", help="fit with a search of the anchors")
@@ -98,54 +109,78 @@ def parser() -> argparse.ArgumentParser:
 def measure(options: argparse.Namespace) -> None:
     """All measurements of all models that are not in the file, until time is up."""
     deadline = time.monotonic() + options.seconds
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = current_device()
     records = Records(options.out)
     for name in options.models:
         todo = [job for job in jobs(options) if not records.has(key(options, name, job, device))]
         if not todo or time.monotonic() > deadline:
             say(f"{name}: {len(todo)} measurements left")
             continue
-        started = time.perf_counter()
-        built = build(name, device, tiny=options.tiny)
-        bench = prepare(built, options)
-        say(f"{name}: built and warm in {time.perf_counter() - started:.1f} s")
-        for i, job in enumerate(todo):
-            if time.monotonic() > deadline:
-                say(f"{name}: time is up, {len(todo) - i} measurements left")
-                break
-            known = key(options, name, job, device)
-            records.add(one_record(bench, job, known) | {"command": options.given})
-        del built, bench
+        measure_model(name, todo, options, records, deadline)
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
 
 
+def measure_model(
+    name: str, todo: list[Job], options: argparse.Namespace, records: Records, deadline: float
+) -> None:
+    """These measurements of one model; what cannot be built is a record too."""
+    device, command = current_device(), {"command": options.given}
+    started = time.perf_counter()
+    try:
+        bench = prepare(build(name, device, tiny=options.tiny), options)
+    except Exception as error:  # the other models are still to be measured
+        known = key(options, name, Job("build", "", None, measure_stepping), device)
+        failed = failure(error)
+        records.add(known | failed | {"versions": versions()} | command)
+        say(f"{name}: not built, {failed['error']}")
+        return
+    say(f"{name}: built and warm in {time.perf_counter() - started:.1f} s")
+    for i, job in enumerate(todo):
+        if time.monotonic() > deadline:
+            say(f"{name}: time is up, {len(todo) - i} measurements left")
+            return
+        records.add(one_record(bench, job, key(options, name, job, device)) | command)
+
+
+def current_device() -> torch.device:
+    """The GPU, where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def prepare(built: Built, options: argparse.Namespace) -> Bench:
     """The model's bench, warm; the run's noise levels are read off its first steps."""
-    clock = Clock(built.device)
+    clock, decoded = Clock(built.device), frozenset(options.decode)
+    timed_run(built, clock, options.steps, decode=bool(decoded), stop_after=2)
     seen = probe(built, clock, options.steps)
-    for way in stepping(seen.latent).values():
+    for way in stepping(seen.latent, built.device).values():
         way()
-    return Bench(
-        built, clock, seen, options.repeats, options.full_repeats, options.compile, options.output
-    )
+    repeats = options.repeats, options.full_repeats, options.rival_repeats
+    return Bench(built, clock, seen, Thoroughness(*repeats, decoded), options.compile)
 
 
 def jobs(options: argparse.Namespace) -> Iterator[Job]:
-    """The measurements that are asked for, the dearest to us first."""
+    """The measurements that are asked for: ours before the rivals, the fit last."""
     if "run" in options.what:
-        for method in (name for name in METHODS if name in options.methods):
-            for budget in [None] if method == "full" else options.budgets:
-                run = _run_of(method, budget or options.steps)
-                yield Job("run", method, budget, run)
+        yield from runs(options, [name for name in METHODS if name not in RIVALS])
     if "stepping" in options.what and not options.compile:
         yield Job("stepping", "", None, measure_stepping)
     if "waiting" in options.what and not options.compile:
         yield Job("waiting", "tasu", None, measure_waiting)
+    if "run" in options.what:
+        yield from runs(options, RIVALS)
     if "fit" in options.what:
-        for budget in options.budgets:
+        for budget in options.fit_budgets:
             yield Job("fit", "fitted", budget, _fit_of(budget, options))
+
+
+def runs(options: argparse.Namespace, methods: Iterable[str]) -> Iterator[Job]:
+    """Whole runs by those of the methods that are asked for."""
+    for method in (name for name in methods if name in options.methods):
+        theirs = options.rival_budgets if method in RIVALS else None
+        for budget in [None] if method == "full" else theirs or options.budgets:
+            yield Job("run", method, budget, _run_of(method, budget or options.steps))
 
 
 def _run_of(method: str, budget: int) -> Callable[[Bench], dict[str, Any]]:
@@ -177,14 +212,19 @@ def one_record(bench: Bench, job: Job, known: Record) -> Record:
     try:
         found = job.measure(bench)
     except Exception as error:  # a rival that fails on a model must not end the session
-        if not isinstance(error, TACacheError | ImportError):
-            traceback.print_exc(file=sys.stderr)
-        found = {"error": f"{type(error).__name__}: {error}"}
+        found = failure(error)
     spent = time.perf_counter() - started
     say(f"{label}: {spent:.1f} s {found.get('error', '')}")
     gc.collect()  # what is freed stays with the allocator: a first step must not wait for more
     about = {"spent_seconds": round(spent, 2), "note": bench.built.model.note}
     return {**known, **found, **about, "versions": versions()}
+
+
+def failure(error: Exception) -> Record:
+    """An error as a part of a record; where it came from is printed unless it says so itself."""
+    if not isinstance(error, TACacheError | ImportError):
+        traceback.print_exception(error, file=sys.stderr)
+    return {"error": f"{type(error).__name__}: {error}"}
 
 
 def say(line: str) -> None:

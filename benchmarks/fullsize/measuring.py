@@ -1,6 +1,8 @@
 """What is measured of one pipeline: whole runs, skipped steps alone, waiting, and a fit."""
 
+import gc
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,7 +20,24 @@ from tacache.rules import start_arc, weighted_sum
 
 MICRO = 1e6
 TRACE_STEPS, TRACE_BUDGET = 8, 4
+WARM_PLANNED, WARM_RIVAL = 4, 10  # iterations: a whole history, and every path of a cache
+BACKEND = "inductor"  # of torch.compile
 PLANNED = frozenset(METHODS) - frozenset(RIVALS)  # these leave the transformer as it is
+
+
+class Thoroughness(NamedTuple):
+    """How often whole runs are made, and which methods' first one is decoded."""
+
+    repeats: int
+    full_repeats: int
+    rival_repeats: int
+    decoded: frozenset[str]
+
+    def of(self, method: str) -> int:
+        """Whole runs by this method."""
+        if method == "full":
+            return self.full_repeats
+        return self.rival_repeats if method in RIVALS else self.repeats
 
 
 class Bench(NamedTuple):
@@ -27,10 +46,8 @@ class Bench(NamedTuple):
     built: Built
     clock: Clock
     seen: Probe
-    repeats: int
-    full_repeats: int
+    thorough: Thoroughness
     compiled: bool
-    output: str
 
     @property
     def steps(self) -> int:
@@ -40,49 +57,69 @@ class Bench(NamedTuple):
 
 def measure_run(bench: Bench, method: str, budget: int) -> dict[str, Any]:
     """Whole calls by a method: the loop, its parts, and memory."""
-    position, before = Position(), bench.clock.allocated()
-    task = Task(bench.built, bench.seen.times, budget, position)
+    task = Task(bench.built, bench.seen.times, budget, Position())
+    first = _warm(bench, method, task)
+    before, graphs = bench.clock.allocated(), graph_count()
     with METHODS[method](task) as engaged, compiled_blocks(bench):
-        first = _compile(bench, position, method) if bench.compiled else 0.0
         # A hook in a block would change what is compiled, so evaluations are counted in eager mode.
         with nullcontext() if bench.compiled else counted(bench.built) as count:
-            repeats = bench.full_repeats if method == "full" else bench.repeats
-            output = bench.output if method in PLANNED else "latent"
-            runs = [
-                timed_run(bench.built, bench.clock, bench.steps, output=output, position=position)
-                for _ in range(repeats)
-            ]
+            runs = _runs(bench, method, task)
         plan = getattr(bench.built.pipe.scheduler, "run_plan", None)
-    if not all(run.latent.isfinite().all() for run in runs):
-        raise ArithmeticError("the run's latents are not finite")
-    evaluated = len(plan.anchors) if plan else len(engaged.anchors)
+    evaluated: float = len(plan.anchors) if plan else len(engaged.anchors)
+    if count is not None:
+        evaluated = count.calls / bench.built.model.passes / len(runs)
     record: dict[str, Any] = {
         "setting": engaged.setting,
-        "repeats": repeats,
         "evaluations": evaluated,
-        "output": output,
-        "loop_seconds": spread([run.loop for run in runs]),
-        "total_seconds": spread([run.total for run in runs]),
-        "rest_seconds": spread([run.rest for run in runs]),
+        **_times(runs),
         **_memory(runs, before),
         **_parts(runs, engaged, None if plan is None else plan.intervals, bench.seen.step),
     }
-    if count is not None:
-        record["evaluations"] = count.calls / bench.built.model.passes / len(runs)
     if bench.compiled:
-        record["compile_seconds"] = first
+        record |= {"compile_seconds": first, "graphs_compiled_late": graph_count() - graphs}
     return record
 
 
-def _compile(bench: Bench, position: Position, method: str) -> float:
-    """Seconds of a first call: a whole run where a cache's other path must be compiled too."""
+def _warm(bench: Bench, method: str, task: Task) -> float:
+    """Seconds of a first call that is stopped early; a cache keeps nothing of it."""
     started = time.perf_counter()
-    if method in PLANNED:
-        probe(bench.built, bench.clock, bench.steps)
-    else:
-        timed_run(bench.built, bench.clock, bench.steps, position=position)
-    bench.clock.settle()
-    return time.perf_counter() - started
+    iterations = WARM_PLANNED if method in PLANNED else WARM_RIVAL
+    with METHODS[method](task), compiled_blocks(bench):
+        timed_run(
+            bench.built, bench.clock, bench.steps, position=task.position, stop_after=iterations
+        )
+    seconds = time.perf_counter() - started
+    gc.collect()  # hooks and what they keep go round in circles: memory is counted from here
+    return seconds
+
+
+def _runs(bench: Bench, method: str, task: Task) -> list[Timed]:
+    """Whole runs by an engaged method, the first of them decoded where that is asked for."""
+    return [
+        timed_run(
+            bench.built,
+            bench.clock,
+            bench.steps,
+            decode=i == 0 and method in bench.thorough.decoded,
+            position=task.position,
+        )
+        for i in range(bench.thorough.of(method))
+    ]
+
+
+def _times(runs: Sequence[Timed]) -> dict[str, Any]:
+    """Denoising of all runs; whole calls and what they take besides, of the decoded ones."""
+    decoded = [run for run in runs if run.is_decoded]
+    times: dict[str, Any] = {
+        "repeats": len(runs),
+        "decoded": len(decoded),
+        "finite": all(run.is_finite for run in runs),
+        "loop_seconds": spread([run.loop for run in runs]),
+    }
+    if decoded:
+        times["total_seconds"] = spread([run.total for run in decoded])
+        times["rest_seconds"] = spread([run.rest for run in decoded])
+    return times
 
 
 def _memory(runs: Sequence[Timed], before: int) -> dict[str, Any]:
@@ -90,7 +127,6 @@ def _memory(runs: Sequence[Timed], before: int) -> dict[str, Any]:
     latent = runs[0].latent
     return {
         "peak_bytes": max(run.peak for run in runs) - before,
-        "held_bytes": max(run.held for run in runs) - before,
         "latent_bytes": latent.nbytes,
         "latent_shape": list(latent.shape),
         "latent_dtype": str(latent.dtype).removeprefix("torch."),
@@ -140,9 +176,9 @@ def _by_length(runs: Sequence[Timed], intervals: Sequence[int]) -> dict[str, flo
     return {str(n): MICRO * statistics.median(times[n]) for n in sorted(times)}
 
 
-def stepping(latent: torch.Tensor) -> dict[str, Callable[[], torch.Tensor]]:
+def stepping(latent: torch.Tensor, device: torch.device) -> dict[str, Callable[[], torch.Tensor]]:
     """What a plan does beside the model, on latents like these; none of it alone is a run."""
-    v = torch.randn_like(latent)
+    v = torch.randn(latent.shape, dtype=latent.dtype, device=device)
     v_previous = v + 0.05 * torch.randn_like(v)
     arc = start_arc(v, v_previous).advance(1.01, 0.02)
     history = [v, v_previous, v.clone(), v_previous.clone()]
@@ -159,25 +195,30 @@ def measure_stepping(bench: Bench) -> dict[str, Any]:
     latent, calls = bench.seen.latent, 100 if bench.clock.is_cuda else 5
     us = {
         f"{name}_us": spread(bench.clock.per_call(way, calls), MICRO)
-        for name, way in stepping(latent).items()
+        for name, way in stepping(latent, bench.clock.device).items()
     }
     dtype = str(latent.dtype).removeprefix("torch.")
     return {"repeats": 7, **us, "latent_shape": list(latent.shape), "latent_dtype": dtype}
 
 
 def measure_waiting(bench: Bench) -> dict[str, Any]:
-    """How often the host waits for the device, with full steps and with a plan."""
+    """How often the host waits for the device and how long the device for the host.
+
+    With a plan, and with full steps that are as many evaluations.
+    """
     seen = probe(bench.built, bench.clock, TRACE_STEPS, evaluations=2)
+    traced_waits(bench.built, bench.clock, 2)  # a first trace starts the profiler's own machinery
     with applied(bench.built.pipe, tasu_plan(seen.times, TRACE_BUDGET)):
-        planned_trace = traced_waits(bench.built, bench.clock, TRACE_STEPS)
+        planned_trace, planned_idle = traced_waits(bench.built, bench.clock, TRACE_STEPS)
         planned_steps = waits_in_steps(bench.built, bench.clock, TRACE_STEPS)
     evaluations = len(planned_steps)
-    plain_trace = traced_waits(bench.built, bench.clock, evaluations)
+    plain_trace, plain_idle = traced_waits(bench.built, bench.clock, evaluations)
     plain_steps = waits_in_steps(bench.built, bench.clock, evaluations)
     return {
         "repeats": 1,
         "setting": {"steps": TRACE_STEPS, "evaluations": evaluations},
         "trace": {"plain": plain_trace, "planned": planned_trace},
+        "idle_us": {"plain": plain_idle, "planned": planned_idle},
         "steps_waiting": {"plain": plain_steps, "planned": planned_steps},
     }
 
@@ -213,6 +254,12 @@ def measure_fit(bench: Bench, budget: int, samples: int, search: bool, out: Path
     }
 
 
+def graph_count() -> int:
+    """Graphs that torch.compile has made in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")  # loading it takes seconds
+    return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])
+
+
 @contextmanager
 def compiled_blocks(bench: Bench) -> Iterator[None]:
     """Every transformer block compiled (regional compilation), where that is asked for."""
@@ -220,7 +267,7 @@ def compiled_blocks(bench: Bench) -> Iterator[None]:
     if blocks:  # with a cache's hooks a block is another function; all share one table of graphs
         torch._dynamo.config.recompile_limit = 64
     for block in blocks:
-        block.compile()
+        block.compile(backend=BACKEND)
     try:
         yield
     finally:

@@ -14,8 +14,9 @@ NAMES = {
     "wan22": "Wan2.2-T2V-A14B 832x480x17",
 }
 HEAD = (
-    "| method | evaluations | denoising | speedup | ideal | achieved | a skipped step "
-    "| memory above full steps |\n|---|---|---|---|---|---|---|---|"
+    "| method | evaluations | denoising | speedup | ideal | achieved | with decoding "
+    "| a skipped step | by difference | memory above full steps |\n"
+    "|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -40,38 +41,63 @@ def runs_table(runs: list[Record]) -> str:
         return ""
     evaluation = full["evaluated_seconds"]["median"]
     note = f" ({full['note']})" if full.get("note") else ""
+    rest = full["rest_seconds"]["median"] if full["decoded"] else None
+    decoding = "" if rest is None else f", the rest of the call (decoding) {rest:.2f} s"
     title = (
         f"{NAMES[full['model']]}{note}, {full['mode']}, {full['steps']} steps, {full['device']}: "
         f"one evaluation {evaluation * 1000:.1f} ms, all steps "
-        f"{full['loop_seconds']['median']:.2f} s, the rest of the call (decoding, where it is "
-        f"not left out) {full['rest_seconds']['median']:.2f} s."
+        f"{full['loop_seconds']['median']:.2f} s{decoding}. Whole runs: {_repeats(runs)}."
     )
     rows = (run_row(run, full) for run in runs if run["method"] != "full")
     return "\n".join([title, "", HEAD, *rows])
 
 
-def summary(records: Iterable[Record]) -> str:
-    """One short table: every model, mode and method, its speedup beside the ideal N / K."""
-    good = [record for record in records if "error" not in record]
-    rows = [row for group in _groups(good) for row in _summary_rows(group)]
-    head = (
-        "| model | mode | method | evaluations | speedup, of the ideal N / K | a skipped step |\n"
-        "|---|---|---|---|---|---|"
+def _repeats(runs: list[Record]) -> str:
+    """How many whole runs were made, by the methods they were made with."""
+    methods: dict[int, dict[str, None]] = {}
+    for run in runs:
+        methods.setdefault(run["repeats"], {})[run["method"]] = None
+    return "; ".join(f"{n} of {', '.join(names)}" for n, names in sorted(methods.items()))
+
+
+def summary(records: Iterable[Record], budget: int = 13) -> str:
+    """One short table: of every method its speedup at one budget on every model, of the ideal."""
+    good = [r for r in records if "error" not in r and r.get("budget") in (None, budget)]
+    columns = {title: group for group in _groups(good) if (title := _column(group))}
+    methods = dict.fromkeys(
+        run["method"] for runs in columns.values() for run in runs if run["method"] != "full"
     )
-    return "\n".join([head, *rows]) if rows else ""
+    rows = (
+        " | ".join([f"| {name}", *(_cell(name, runs) for runs in columns.values())]) + " |"
+        for name in methods
+    )
+    head = " | ".join([f"| {budget} evaluations of {_steps(good)}", *columns]) + " |"
+    return "\n".join([head, "|---" * (len(columns) + 1) + "|", *rows]) if methods else ""
 
 
-def _summary_rows(runs: list[Record]) -> Iterator[str]:
+def _steps(records: list[Record]) -> str:
+    return ", ".join(str(n) for n in sorted({r["steps"] for r in records if r["what"] == "run"}))
+
+
+def _column(runs: list[Record]) -> str:
+    """A model and mode as the head of a column; nothing without its full steps."""
     full = next((run for run in runs if run["method"] == "full"), None)
-    if full is None:
-        return
-    for run in (run for run in runs if run is not full):
-        speedup, ideal = speedups(run, full)
-        skip = run["skip_us"]["median"] / 1e6
-        yield (
-            f"| {NAMES[run['model']]} | {run['mode']} | {run['method']} | {run['evaluations']:g} "
-            f"| {speedup:.2f}x of {ideal:.2f}x ({100 * speedup / ideal:.1f} %) | {_time(skip)} |"
-        )
+    return "" if full is None else f"{NAMES[full['model']]}, {full['mode']}"
+
+
+def _cell(method: str, runs: list[Record]) -> str:
+    """Speedup, its share of the ideal, what a skipped step takes and memory above full steps."""
+    found = {run["method"]: run for run in runs}
+    if method not in found:
+        return "-"
+    run, full = found[method], found["full"]
+    speedup, ideal = speedups(run, full)
+    parts = [
+        f"{speedup:.2f}x ({100 * speedup / ideal:.1f} %)",
+        _time(run["skip_us"]["median"] / 1e6),
+    ]
+    extra = latents_above(run, full)
+    return ", ".join(parts if extra is None else [*parts, f"{extra:.0f} latents"])
 
 
 def speedups(run: Record, full: Record) -> tuple[float, float]:
@@ -80,22 +106,50 @@ def speedups(run: Record, full: Record) -> tuple[float, float]:
     return speedup, run["steps"] / run["evaluations"]
 
 
+def with_decoding(run: Record, full: Record) -> str:
+    """What whole calls gained, decoding included, where both were decoded."""
+    if not (run["decoded"] and full["decoded"]):
+        return "-"
+    return f"{full['total_seconds']['median'] / run['total_seconds']['median']:.2f}x"
+
+
+def by_difference(run: Record, full: Record) -> float:
+    """Seconds a skipped step: the loop beyond its evaluations, as long as full steps take them."""
+    evaluations, evaluation = run["evaluations"], full["evaluated_seconds"]["median"]
+    beyond = run["loop_seconds"]["median"] - evaluations * evaluation
+    return float(beyond / max(run["steps"] - evaluations, 1))
+
+
 def run_row(run: Record, full: Record) -> str:
     """A method at a budget beside full steps."""
     speedup, ideal = speedups(run, full)
     skip = run["skip_us"]["median"] / 1e6
     share = skip / full["evaluated_seconds"]["median"]
-    extra = run["peak_bytes"] - full["peak_bytes"]
-    latents = extra / run["latent_bytes"]
     return (
         f"| {run['method']} | {run['evaluations']:g} | {run['loop_seconds']['median']:.2f} s "
         f"| {speedup:.2f}x | {ideal:.2f}x | {100 * speedup / ideal:.1f} % "
-        f"| {_time(skip)} ({100 * share:.3g} %) | {extra / 2**20:.1f} MiB ({latents:.1f} latents) |"
+        f"| {with_decoding(run, full)} | {_time(skip)} ({100 * share:.3g} %) "
+        f"| {_time(by_difference(run, full))} | {memory_above(run, full)} |"
     )
 
 
+def latents_above(run: Record, full: Record) -> float | None:
+    """Peak memory above that of full steps, in latents; None where it was not kept."""
+    if "peak_bytes" not in run or "peak_bytes" not in full:
+        return None
+    return float((run["peak_bytes"] - full["peak_bytes"]) / run["latent_bytes"])
+
+
+def memory_above(run: Record, full: Record) -> str:
+    """The same in words."""
+    latents = latents_above(run, full)
+    if latents is None:
+        return "-"
+    return f"{latents * run['latent_bytes'] / 2**20:.1f} MiB ({latents:.1f} latents)"
+
+
 def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
+    return f"{seconds * 1e6:.0f} us" if abs(seconds) < 1e-3 else f"{seconds * 1e3:.1f} ms"
 
 
 def stepping_table(records: list[Record]) -> str:
@@ -125,10 +179,15 @@ def waiting_lines(records: list[Record]) -> str:
         if record["what"] == "waiting":
             counts = {who: sum(found.values()) for who, found in record["trace"].items()}
             steps = {who: sum(found) for who, found in record["steps_waiting"].items()}
+            idle = record["idle_us"]
             lines.append(
                 f"- {NAMES[record['model']]}: {counts['planned']} waits in the trace of a planned "
                 f"call, {counts['plain']} in a plain one with as many evaluations; in the "
-                f"scheduler's steps {steps['planned']} and {steps['plain']}."
+                f"scheduler's steps {steps['planned']} and {steps['plain']}. Longest pause of the "
+                f"device after the first evaluation: {idle['planned']['longest']:.0f} us with the "
+                f"plan, {idle['plain']['longest']:.0f} us without; all of them "
+                f"{100 * idle['planned']['share']:.2f} % and {100 * idle['plain']['share']:.2f} % "
+                "of the time."
             )
     return "\n".join(lines)
 

@@ -40,11 +40,17 @@ class Clock:
 
     def allocated(self) -> int:
         """Bytes of tensors alive on the device, zero where nobody counts them."""
-        return torch.cuda.memory_allocated() if self.is_cuda else 0
+        return self._bytes("current")
 
     def peak(self) -> int:
-        """The most that was allocated since the call began."""
-        return torch.cuda.max_memory_allocated() if self.is_cuda else 0
+        """The most that was alive at once since the call began."""
+        return self._bytes("peak")
+
+    def _bytes(self, which: str) -> int:
+        """As asked for: what the allocator hands out is larger, by what it had at hand."""
+        if not self.is_cuda:
+            return 0
+        return int(torch.cuda.memory_stats()[f"requested_bytes.all.{which}"])
 
     def per_call(
         self, call: Callable[[], object], calls: int = 100, repeats: int = 7
@@ -79,7 +85,6 @@ class Marks:
     iterations: list[Any] = field(default_factory=list)
     steps: list[tuple[Any, Any]] = field(default_factory=list)
     peak: int = 0
-    held: int = 0
     latent: torch.Tensor | None = None
 
 
@@ -92,8 +97,9 @@ class Timed:
     iterations: list[float]
     steps: list[float]  # of the scheduler's step alone
     peak: int
-    held: int
-    latent: torch.Tensor
+    latent: torch.Tensor  # its shape and dtype alone: a run holds no memory of the next one's
+    is_finite: bool
+    is_decoded: bool
 
     @property
     def rest(self) -> float:
@@ -106,17 +112,24 @@ def timed_run(
     clock: Clock,
     steps: int,
     *,
-    output: str = "latent",
+    decode: bool = False,
     position: Position | None = None,
+    stop_after: int | None = None,
 ) -> Timed:
-    """Call the pipeline once, with its loop, its iterations and its scheduler's steps timed."""
+    """Call the pipeline once, with its loop, its iterations and its scheduler's steps timed.
+
+    Its loop is left after `stop_after` iterations where that is given. Memory is read when the loop
+    is over, since reading it takes as long as launching a dozen kernels.
+    """
     position, marks = position or Position(), Marks()
     position.step = 0
 
     def ended(pipe: Any, i: int, t: Any, tensors: dict[str, Any]) -> dict[str, Any]:
         marks.iterations.append(clock.mark())
-        marks.peak, marks.held = clock.peak(), max(marks.held, clock.allocated())
-        marks.latent, position.step = tensors["latents"], i + 1
+        position.step = i + 1
+        if i + 1 in (stop_after, pipe.num_timesteps):
+            marks.peak, marks.latent = clock.peak(), tensors["latents"]
+            pipe._interrupt = i + 1 == stop_after
         return {}
 
     clock.settle()
@@ -128,15 +141,15 @@ def timed_run(
             **built.call,
             num_inference_steps=steps,
             generator=torch.Generator(clock.device).manual_seed(0),
-            output_type=output,
+            output_type="pt" if decode else "latent",
             callback_on_step_end=ended,
         )
         end = clock.mark()
     clock.settle()
-    return _read(clock, marks, start, end)
+    return _read(clock, marks, start, end, decode)
 
 
-def _read(clock: Clock, marks: Marks, start: Any, end: Any) -> Timed:
+def _read(clock: Clock, marks: Marks, start: Any, end: Any, decoded: bool) -> Timed:
     assert marks.latent is not None
     ends = [marks.start, *marks.iterations]
     return Timed(
@@ -145,8 +158,9 @@ def _read(clock: Clock, marks: Marks, start: Any, end: Any) -> Timed:
         iterations=[clock.between(a, b) for a, b in pairwise(ends)],
         steps=[clock.between(a, b) for a, b in marks.steps],
         peak=marks.peak,
-        held=marks.held,
-        latent=marks.latent,
+        latent=torch.empty_like(marks.latent, device="meta"),
+        is_finite=bool(marks.latent.isfinite().all()),
+        is_decoded=decoded,
     )
 
 
@@ -193,30 +207,14 @@ class Probe(NamedTuple):
 
     times: tuple[float, ...]
     step: float  # seconds of the scheduler's step, its first left out
-    latent: torch.Tensor
+    latent: torch.Tensor  # its shape and dtype alone
 
 
-def probe(built: Built, clock: Clock, steps: int, evaluations: int = 3) -> Probe:
+def probe(built: Built, clock: Clock, steps: int, evaluations: int = 4) -> Probe:
     """The noise levels of a run of `steps`, by a call that is stopped after its first ones."""
-    marks = Marks()
-
-    def stop(pipe: Any, i: int, t: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-        marks.latent = tensors["latents"]
-        pipe._interrupt = i + 1 >= evaluations
-        return {}
-
-    with _marked(built.pipe, clock, marks):
-        built.pipe(
-            **built.call,
-            num_inference_steps=steps,
-            generator=torch.Generator(clock.device).manual_seed(0),
-            output_type="latent",
-            callback_on_step_end=stop,
-        )
-    clock.settle()
-    assert marks.latent is not None
-    taken = [clock.between(a, b) for a, b in marks.steps]
-    return Probe(run_times(built.pipe.scheduler), statistics.median(taken[1:]), marks.latent)
+    run = timed_run(built, clock, steps, stop_after=evaluations)
+    times = run_times(built.pipe.scheduler)
+    return Probe(times, statistics.median(run.steps[1:]), run.latent)
 
 
 def spread(values: Sequence[float], scale: float = 1.0) -> dict[str, float]:

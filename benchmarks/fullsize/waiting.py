@@ -2,6 +2,7 @@
 
 import warnings
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -24,8 +25,8 @@ def _run(built: Built, clock: Clock, steps: int, ended: Any = None) -> None:
     )
 
 
-def traced_waits(built: Built, clock: Clock, steps: int) -> dict[str, int]:
-    """Events of a call's denoising loop in which the host waits, by name.
+def traced_waits(built: Built, clock: Clock, steps: int) -> tuple[dict[str, int], dict[str, float]]:
+    """Events of a call's denoising loop in which the host waits, by name; and the device's pauses.
 
     The profiler itself waits when it ends; calls are compared with each other, so that falls out.
     """
@@ -49,11 +50,33 @@ def traced_waits(built: Built, clock: Clock, steps: int) -> dict[str, int]:
         _run(built, clock, steps, ended)
     finally:
         del pipe.progress_bar
-    names: Counter[str] = Counter()
-    for event in trace.key_averages():
-        if any(wait in event.key for wait in WAITS):
-            names[event.key] += event.count
-    return dict(sorted(names.items()))
+    events = list(trace.events() or ())
+    names = Counter(one.name for one in events if any(wait in one.name for wait in WAITS))
+    spans = [
+        (one.time_range.start, one.time_range.end)
+        for one in events
+        if one.device_type.name == "CUDA"
+    ]
+    return dict(sorted(names.items())), pauses(spans, pipe.num_timesteps)
+
+
+def pauses(spans: Iterable[tuple[float, float]], evaluations: int) -> dict[str, float]:
+    """How long the device has nothing to do between the first evaluation and the end of the loop.
+
+    In the first one the host is not ahead yet. A microsecond between kernels is the device's own.
+    """
+    ordered = sorted(spans)
+    if not ordered:
+        return {"longest": 0.0, "total": 0.0, "share": 0.0}
+    begin, end = ordered[0][0], max(span[1] for span in ordered)
+    begin += (end - begin) / evaluations
+    reached, gaps = begin, [0.0]
+    for start, stop in ordered:
+        if start > reached:
+            gaps.append(start - reached)
+        reached = max(reached, stop)
+    total = sum(gaps)
+    return {"longest": max(gaps), "total": total, "share": total / (end - begin)}
 
 
 def waits_in_steps(built: Built, clock: Clock, steps: int) -> list[int]:
