@@ -37,9 +37,10 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--budgets", type=lambda text: [int(k) for k in text.split(",")])
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    pipe = models.load(MODEL)
+    pipe = models.load(MODEL).to(options.device)
     pipe.set_progress_bar_config(disable=True)
     bench = Bench(pipe, options.out)
     budgets = options.budgets or list(BUDGETS)
@@ -143,6 +144,7 @@ class Bench:
             "spent": spent,
             "anchors": list(plan.anchors),
             "guidance": self.call["true_cfg_scale"],
+            "device": self.pipe.device.type,
             "torch": torch.__version__,
         }
         self.done.append(record)
@@ -161,7 +163,7 @@ class Bench:
             seeds = tuple(1000 + start + i for i in range(len(texts)))
             arguments = run_arguments(Run(tuple(texts), seeds), self.call)
             arguments["negative_prompt"] = [""] * len(texts)
-            made.append(self.pipe(**arguments, output_type="pt").images.float())
+            made.append(self.pipe(**arguments, output_type="pt").images.float().cpu())
         return torch.cat(made)
 
 

@@ -41,7 +41,7 @@ METHODS = ("tasu-10", "fitted", "reuse", "fewer", "ab2", "magcache")
 STEPS, BUDGETS = 8, (6, 4)
 FEW = {**CALL, "num_timesteps": STEPS + 1}
 FOX = Subject("a red fox", 0)
-UNTIMED = {"seconds": None, "prepare_seconds": None, "taught": None}
+UNTIMED = {"seconds": None, "full_seconds": None, "prepare_seconds": None, "taught": None}
 
 
 def job(**changes: Any) -> Job:

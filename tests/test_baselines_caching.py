@@ -195,6 +195,20 @@ def test_taylorseer_schedule():
     assert len(periodic(50, 3, 6)) == 10
 
 
+@pytest.mark.parametrize("name", ["taylorseer-1", "hicache"])
+def test_with_most_steps_paid_for_every_second_of_the_others_is_tried(name):
+    velocity, times = mixture(), time_grid(50, shift=3.0)
+    recording = record(velocity, noise_of(1), times)
+    errors = {}
+    for evaluations in (30, 40):
+        settings = BASELINES[name].fit(recording, evaluations)
+        assert len(periodic(50, settings.warm_up, settings.interval)) <= evaluations
+        errors[evaluations] = recording.error(BASELINES[name].run(recording, settings).x)
+    found = BASELINES[name].candidates(recording, 40)
+    assert (30, 2) in {(one.warm_up, one.interval) for one in found}
+    assert errors[40] <= 1.5 * errors[30]  # more evaluations do not spoil it
+
+
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("clock", ["step", "sigma"])
 def test_taylorseer_is_exact_for_linear_velocities(order, clock):

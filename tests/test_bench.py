@@ -34,7 +34,7 @@ from tacache.bench import (
 from tacache.bench.calls import Caller, Subject
 from tacache.bench.lessons import FIRST_SEED, Lesson, record_walk
 from tacache.bench.methods import METHODS, Planned, Rival, resolve
-from tacache.bench.runner import drop_failed
+from tacache.bench.runner import Bench, drop_failed
 from tacache.diffusers import applied
 from tacache.diffusers.peers import PEERS
 from tacache.plan import Plan
@@ -82,7 +82,9 @@ def all_methods(pipe, tmp_path_factory) -> tuple[list[Record], Path]:
 
 def timeless(records: list[Record]) -> list[dict[str, Any]]:
     """Records without what a clock says."""
-    clocks = {"seconds", "timings", "prepare_seconds", "processes"}
+    clocks = {
+        "seconds", "timings", "full_seconds", "prepare_seconds", "processes", "sharing",
+    }  # fmt: skip
     lines = [record.model_dump(exclude=clocks) for record in records]
     for line in lines:
         (line["taught"] or {}).pop("seconds", None)
@@ -134,6 +136,27 @@ def test_evaluations_are_those_of_the_model(pipe, tmp_path, monkeypatch):
     done = [record for record in records if record.status == "done"]
     assert counts == [judging.WARM_UP, *(record.spent for record in done)]
     assert {record.method for record in done} == {"full", *OUTSIDE}
+
+
+def test_what_tuning_evaluates_is_counted_at_the_model(pipe, tmp_path, monkeypatch):
+    """Of each method, beyond the full runs it learns from; those are counted by its prompts."""
+    prepare, counts = Bench.prepare, {}
+
+    def watched(self: Any, task: Any) -> None:
+        with counted(pipe, FLUX.denoisers) as calls:
+            prepare(self, task)
+        counts[task.asked.name] = len(calls)
+
+    monkeypatch.setattr(Bench, "prepare", watched)
+    methods = ["fitted", "teacache", "tasu-10", "fewer"]
+    asked = job(methods=methods, evaluations=[4], prompts=["a red fox"])
+    records = run_bench(pipe, asked, tmp_path / "r.jsonl")
+    told = {record.method: record.prepare_evaluations for record in records}
+    for name in methods:  # a held call evaluates its first step, which is known from the full run
+        assert told[name] <= counts[name] <= told[name] + len(asked.calibration), name
+    assert told["fitted"] > told["teacache"] > len(asked.calibration)
+    assert told["tasu-10"] == told["fewer"] == 0
+    assert told["full"] is None
 
 
 def test_a_method_that_starts_elsewhere_is_recorded_as_failed(pipe, tmp_path, monkeypatch):
@@ -206,6 +229,7 @@ def test_records_say_what_was_run(all_methods):
         "python", "tacache", "torch", "diffusers", "transformers",
     }  # fmt: skip
     assert record.taught.samples == 3
+    assert by_key(all_methods[0])["fewer", 4].taught is None
     assert by_key(all_methods[0])["tasu-10@2", 4].taught.samples == 2
     assert all_methods[1].read_text().count("\n") == len(all_methods[0])
 
@@ -392,15 +416,15 @@ def test_methods_budgets_and_prompts_can_be_added(pipe, undisturbed, tmp_path):
     [
         ({"call": call() | {"num_inference_steps": 6}}, "another model, call or fine reference"),
         ({"fine": 20}, "another model, call or fine reference"),
-        ({"calibration": ["a lamp", "a kite"]}, "records of fewer calibrated on other prompts"),
+        ({"calibration": ["a lamp", "a kite"]}, "records of vde calibrated on other prompts"),
     ],
 )
 def test_another_setup_does_not_mix_in(pipe, tmp_path, changes, message):
     out = tmp_path / "r.jsonl"
-    run_bench(pipe, job(methods=["fewer"], evaluations=[4]), out)
+    run_bench(pipe, job(methods=["vde"], evaluations=[4]), out)
     before = out.read_bytes()
     with pytest.raises(RecordError, match=message):
-        run_bench(pipe, job(methods=["fewer"], evaluations=[4], **changes), out)
+        run_bench(pipe, job(methods=["vde"], evaluations=[4], **changes), out)
     assert out.read_bytes() == before
 
 
@@ -433,4 +457,5 @@ def test_two_processes_make_the_records_of_one(undisturbed, tmp_path):
     order = {record.key: i for i, record in enumerate(undisturbed)}
     records = sorted(read_records(out), key=lambda record: order[record.key])
     assert timeless(records) == timeless(undisturbed)
+    assert {(record.processes, record.sharing) for record in records} == {(2, 2)}
     assert not list(tmp_path.glob("*.part-*"))

@@ -10,13 +10,15 @@ from typer.testing import CliRunner
 
 from tacache.bench import read_records
 from tacache.cli import app
+from tacache.cli.bench import _report
+from tests.report_support import record
 from tests.tiny import PIPELINES
 
 SIZE = ["--height", "32", "--width", "32", "--call", "max_sequence_length=32", "--steps", "8"]
 
 
 def run(*arguments: object):
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)], env={"COLUMNS": "120"})
 
 
 def one_line(result) -> str:
@@ -95,3 +97,27 @@ def test_help_has_examples():
     shown = run("--help").stdout
     for text in ("Examples", "tacache bench tiny-flux", "torchrun", "--retry-failed"):
         assert text in shown
+
+
+def test_the_table_says_what_a_cache_inside_the_model_is_worth(few, tmp_path):
+    asked = ["--methods", "diffusers-fbcache,fewer", "--evaluations", "4", "--count", 1]
+    made = run(*few, *asked)
+    assert made.exit_code == 0, made.output
+    (cache,) = (r for r in read_records(tmp_path / "out" / "r.jsonl") if r.worth is not None)
+    assert cache.worth > cache.spent  # a skipped step is not quite free
+    lines = {line.split()[1]: line.split() for line in made.stdout.splitlines() if "│" in line}
+    assert "worth" in made.stdout.split("fewer")[0]
+    assert lines["diffusers-fbcache"][7] == f"{cache.worth:.1f}"
+    assert "amounts to; compare it by these" in made.stdout
+    plain = run(*few, "--methods", "fewer", "--evaluations", "4", "-o", tmp_path / "plain.jsonl")
+    assert "worth" not in plain.stdout
+
+
+def test_times_of_a_shared_device_are_told(capsys):
+    alone = record("fewer", 4, processes=8, sharing=1)
+    _report([alone], Path("r.jsonl"), as_json=False)
+    assert "not comparable" not in capsys.readouterr().out
+    _report([alone, record("ab2", 4, processes=8)], Path("r.jsonl"), as_json=False)
+    assert (
+        "8 processes shared a device, so that times are not comparable" in capsys.readouterr().out
+    )

@@ -6,9 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from tacache import TACacheError
 from tacache.bench import judging, run_bench
+from tacache.bench.hosts import caller_of
+from tacache.bench.machines import same_device
+from tacache.bench.records import Key
+from tacache.bench.seam import Subject
 from tacache.cost import count_flops
 from tests.test_bench import FLUX, STEPS, by_key, call, job
 
@@ -35,10 +40,23 @@ def test_only_timings_are_repeated(pipe, tmp_path, monkeypatch):
     compare, compared = judging.compare, []
     monkeypatch.setattr(judging, "compare", lambda *given: compared.append(1) or compare(*given))
     asked = job(methods=["fewer"], evaluations=[4], prompts=["a red fox"], repeats=3)
+    run, runs = judging.Judge.run, []
+
+    def noted(self: Any, *given: Any, **grid: Any) -> Any:
+        runs.append(run(self, *given, **grid))
+        return runs[-1]
+
+    monkeypatch.setattr(judging.Judge, "run", noted)
     full, fewer = run_bench(pipe, asked, tmp_path / "r.jsonl")
+    seconds = [made.seconds for made in runs]
+    # the short call, then one run that warms up and three that count, of each
+    assert full.timings == tuple(seconds[2:5])
+    assert fewer.timings == tuple(seconds[6:9])
+    assert len(seconds) == 9
     for record in (full, fewer):
-        assert len(record.timings) == 3
         assert record.seconds == sorted(record.timings)[1]
+    assert fewer.full_seconds == full.seconds
+    assert full.full_seconds is None
     assert fewer.spent == 4
     assert len(compared) == 1
     with pytest.raises(TACacheError, match="timed at least once"):
@@ -57,3 +75,44 @@ def test_the_first_record_is_not_cold(pipe, tmp_path, monkeypatch):
         monkeypatch.setattr(judging.Judge, name, noted)
     run_bench(pipe, job(methods=["fewer"], evaluations=[4]), tmp_path / "r.jsonl")
     assert order == ["warm_up", "reference", "reference"]
+
+
+def test_what_is_added_later_is_timed_beside_full_steps_again(pipe, tmp_path):
+    """Where times were asked for; with one run a sample the record of full steps must do."""
+    out = tmp_path / "r.jsonl"
+    few = {"evaluations": [4], "prompts": ["a red fox"]}
+    run_bench(pipe, job(methods=["fewer"], **few), out)
+    plain = by_key(run_bench(pipe, job(methods=["fewer", "ab2"], **few), out))
+    full = plain["full", STEPS]
+    assert plain["fewer", 4].full_seconds == full.seconds
+    assert plain["ab2", 4].full_seconds is None
+    later = by_key(run_bench(pipe, job(methods=["fewer", "unipc"], repeats=2, **few), out))
+    assert later["full", STEPS] == full
+    assert later["unipc", 4].full_seconds not in (None, full.seconds)
+
+
+def test_processes_on_one_device_have_one_name_for_it(monkeypatch):
+    assert same_device(torch.device("cpu")) == same_device(torch.device("cpu"))
+    told = {0: "GPU-a", 1: "GPU-b"}
+
+    class Properties:
+        def __init__(self, device: torch.device) -> None:
+            self.uuid = told[device.index or 0]
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", Properties)
+    names = [same_device(torch.device("cuda", i)) for i in (0, 1, 0)]
+    assert names[0] == names[2] != names[1]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: object())
+    assert same_device(torch.device("cuda")) == same_device(torch.device("cuda", 0))
+
+
+def test_a_process_with_a_device_of_its_own_says_so(pipe, tmp_path):
+    caller = caller_of(pipe, call(), Subject("a red fox", 0))
+    alone, eight = (
+        judging.Judge(caller, job(), tmp_path / "r.jsonl", {}, count, 1).record(
+            Key("fewer", 4, "a red fox", 0), status="failed", reason="no memory"
+        )
+        for count in (1, 8)
+    )
+    assert (alone.processes, alone.sharing, alone.crowd) == (None, None, 1)
+    assert (eight.processes, eight.sharing, eight.crowd) == (8, 1, 1)

@@ -227,3 +227,11 @@ def test_a_fit_that_asks_too_much_is_refused_before_it_starts(
 
 def test_every_method_says_what_it_is_in_the_help_of_its_module():
     assert [name for name in ("damped", *PEERS) if name not in (methods.__doc__ or "")] == []
+
+
+@NEEDS_CACHE_DIT
+def test_a_cache_that_averages_over_processes_says_how_to_run_it(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(HostError, match="without torchrun, in one process, with --retry-failed"):
+        PEERS["cache-dit"].available()

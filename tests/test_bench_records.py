@@ -69,6 +69,8 @@ WITH_MORE = [
                    "velocity_drift": (0.0, 0.0, 0.1, 0.2), "evaluated": (1.0, 1.0, 0.0, 0.0),
                    "cos_theta": (None, None, 0.75, 0.5)}),
     record(method="dicache", settings={"threshold": 0.5}, worth=2.25, flops=70000000000),
+    record(method="ab2", settings={"times": [1.0, 0.5, 0.0]}, taught=None, timings=(0.4, 0.6),
+           full_seconds=1.25, processes=8, sharing=1),
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,22 @@ import pytest
 from typer.testing import CliRunner
 
 from tacache.baselines.budcache import BudCache
-from tacache.bench import Record, read_records
+from tacache.bench import Job, Record, read_records
 from tacache.bench.methods import METHODS, Rival
-from tacache.bench.suites import BUDGETS, INSIDE, OWN, SUITES, check_names, expanded, within_steps
+from tacache.bench.suites import (
+    BUDGETS,
+    INSIDE,
+    OWN,
+    SUITES,
+    check_names,
+    expanded,
+    within_steps,
+    without_doubles,
+)
 from tacache.cli import app
+from tacache.cli.bench import _without_doubles
 from tacache.errors import TACacheError
+from tacache.prompts import read_prompts
 from tests.tiny import PIPELINES
 
 STEPS = 8
@@ -74,6 +86,22 @@ def test_calibration(flux, tmp_path):
     taught = {r.method: (r.taught.source, r.taught.samples) for r in records if r.taught}
     assert taught["tasu-10@6"] == (str(flux / "taught.txt"), 6)
     assert taught["tasu-10@general:60"] == ("general", 60)
+    assert taught["fitted@30"] == (str(flux / "taught.txt"), 30)
+
+
+def test_the_general_prompts_are_no_other_source_where_they_are_the_own():
+    asked, general = ["tasu@6", "tasu@general:60", "fitted@general:8"], read_prompts("calibration")
+    assert without_doubles(asked, general[:8]) == (["tasu@6"], asked[1:])
+    assert without_doubles(asked, ["a kite", *general]) == (asked, [])
+
+
+def test_a_suite_says_what_it_leaves_out(capsys):
+    own = Job(["tasu@general:6"], [3], ["a fox"], read_prompts("calibration"), {})
+    assert _without_doubles(own, tell=True).methods == []
+    assert "left out: tasu@general:6; the general prompts" in capsys.readouterr().err
+    others = replace(own, calibration=["a kite"])
+    assert _without_doubles(others, tell=True) == others
+    assert not capsys.readouterr().err
 
 
 def test_main(flux, tmp_path, monkeypatch):

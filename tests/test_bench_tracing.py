@@ -44,7 +44,11 @@ def test_drift_is_what_diagnose_finds(pipe, traced):
             wanted = diagnose(velocity, velocity.run.noise, plan)
         traces = records[method, 4].traces
         assert traces["state_drift"] == pytest.approx(wanted.state_drift, rel=1e-5)
-        assert traces["velocity_drift"] == pytest.approx(wanted.velocity_drift, rel=1e-5)
+        # a fitted plan steps with averages; where the model is evaluated, its own velocity counts
+        kept = range(STEPS) if rule == "tasu" else sorted({*range(STEPS)} - {*plan.anchors})
+        for n in kept:
+            assert traces["velocity_drift"][n] == pytest.approx(wanted.velocity_drift[n], rel=1e-5)
+        assert traces["velocity_drift"][0] == 0
         assert [n for n, one in enumerate(traces["evaluated"]) if one] == list(plan.anchors)
         cosines = {n: c for n, c in enumerate(traces.get("cos_theta", ())) if c is not None}
         assert cosines == pytest.approx({b.step: b.cos_theta for b in wanted.bounds}, rel=1e-5)

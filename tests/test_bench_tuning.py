@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from tacache.baselines import BASELINES
-from tacache.bench import run_bench, runner
+from tacache import time_grid
+from tacache.baselines import BASELINES, Recording, record
+from tacache.bench import RecordError, read_records, run_bench, runner
 from tacache.bench.lessons import Remembered
+from tacache.bench.locks import held
 from tacache.bench.methods import METHODS
-from tests.test_bench import FLUX, job
+from tacache.report.studies import read_study
+from tests.diffusers_support import counted
+from tests.report_support import record as described
+from tests.test_bench import FLUX, STEPS, job
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +81,86 @@ def test_tuning_evaluates_no_state_twice():
     assert len(asked) == 5
     remembered(x[:1], 0.5, [0])
     assert len(asked) == 6
+
+
+UNTAUGHT = ["fewer", "dpm++2m", "unipc", "heun", "ab2", "magcache:flux", "dicache:flux"]
+
+
+def test_methods_that_need_no_calibration_run_none(pipe, tmp_path, monkeypatch):
+    walked: list[str] = []
+    record_walk = runner.record_walk
+
+    def noted(caller: Any, folder: Path, subject: Any) -> None:
+        walked.append(subject.prompt)
+        record_walk(caller, folder, subject)
+
+    monkeypatch.setattr(runner, "record_walk", noted)
+    out, few = tmp_path / "r.jsonl", {"evaluations": [4], "prompts": ["a red fox"]}
+    with counted(pipe, FLUX.denoisers) as calls:
+        records = run_bench(pipe, job(methods=UNTAUGHT, **few), out)
+    assert walked == []
+    assert {record.status for record in records} <= {"done", "failed"}
+    done = {record.method: record for record in records if record.status == "done"}
+    assert done.keys() >= {"full", *UNTAUGHT[:-1]}
+    assert {record.taught for record in records} == {None}
+    judged = sum(record.spent for record in done.values() if record.worth is None)
+    # set-up, grids, the warm-up and FLOPs take a few more; calibration would take 3 times STEPS
+    assert len(calls) < judged + 3 * STEPS
+    run_bench(pipe, job(methods=["fewer", "vde"], **few), out)
+    assert sorted(walked) == sorted(job().calibration)
+
+
+@pytest.mark.parametrize("name", [name for name, one in BASELINES.items() if not one.tuned])
+def test_what_is_not_tuned_follows_from_the_grid_alone(name):
+    baseline, times = BASELINES[name], tuple(time_grid(8, shift=3.0))
+    bare = Recording(_refused, torch.zeros(1, 1), times)
+    whole = record(lambda x, t: x * t, torch.ones(2, 3), times)
+    for evaluations in (8, 5, 1):
+        found = baseline.candidates(bare, evaluations)
+        assert len(found) <= 1
+        assert found == baseline.candidates(whole, evaluations)
+
+
+def test_only_solvers_and_full_steps_are_not_tuned():
+    untuned = {name for name, one in BASELINES.items() if not one.tuned}
+    assert untuned == {"full", "fewer", "dpm++2m", "unipc", "heun", "ab2"}
+
+
+def _refused(x: Any, t: float) -> Any:
+    raise AssertionError("there is nothing to evaluate")
+
+
+# --- one at a time ------------------------------------------------------------------------------
+
+
+def test_two_benchmarks_do_not_append_to_one_file(pipe, tmp_path):
+    out, asked = tmp_path / "r.jsonl", job(methods=["fewer"], evaluations=[4])
+    with (
+        held(runner.lock_file(out), out),
+        pytest.raises(RecordError, match=r"another benchmark is appending to .*r\.jsonl"),
+    ):
+        run_bench(pipe, asked, out)
+    assert not out.exists()
+    records = run_bench(pipe, asked, out)  # nobody holds it any more
+    assert len(records) == 4
+
+
+def test_failed_records_are_dropped_from_parts_too(tmp_path):
+    out = tmp_path / "r.jsonl"
+    failed = {"status": "failed", "reason": "no memory", "evaluated": (), "seconds": None}
+    made = [described("fewer", 4), described("ab2", 4, **failed)]
+    out.with_name("r.jsonl.part-1").write_text("".join(one.to_line() for one in made))
+    assert runner.drop_failed(out) == 1
+    assert read_records(out) == made[:1]
+
+
+def test_files_of_one_setup_are_put_together_by_cat(pipe, tmp_path):
+    first, second, both = (tmp_path / f"{name}.jsonl" for name in ("a", "b", "c"))
+    few = {"evaluations": [4], "prompts": ["a red fox"]}
+    run_bench(pipe, job(methods=["fewer"], **few), first)
+    run_bench(pipe, job(methods=["ab2"], **few), second)
+    both.write_bytes(first.read_bytes() + second.read_bytes())
+    assert [row.method for row in read_study(both).rows] == ["fewer", "ab2"]
+    records = run_bench(pipe, job(methods=["fewer", "ab2"], **few), both)
+    assert [record.method for record in records] == ["full", "fewer", "ab2"]
+    assert len(read_records(both)) == 3  # one of the two full runs is gone

@@ -20,6 +20,7 @@ from tacache.following import (
     detect,
     follow,
     load_detector,
+    read_answers,
     read_items,
     relations,
     save_detector,
@@ -292,6 +293,44 @@ def test_prompts_that_cannot_be_read(tmp_path, line, message):
         read_items(tmp_path / "items.jsonl")
     with pytest.raises(HostError, match="cannot read prompts"):
         read_items(tmp_path / "none.jsonl")
+
+
+CATS = {"tag": "counting", "include": [{"class": "cat", "count": 2}]}
+
+
+def lines(path, *fields):
+    path.write_text("".join(json.dumps(one) + "\n" for one in fields), encoding="utf-8")
+    return path
+
+
+def test_answers_stand_beside_other_fields(tmp_path):
+    with_answers = {"prompt": "two cats", "category": "counting", **CATS}
+    file = lines(tmp_path / "p.jsonl", with_answers, {"prompt": "a fox", "tag": "animals"})
+    file.write_text(f"# a comment\n\n{file.read_text()}")
+    found = read_answers(file)
+    assert found.keys() == {"two cats"}
+    assert found["two cats"] == Item.model_validate({"prompt": "two cats", **CATS})
+
+
+def test_other_sources_of_prompts_have_no_answers(tmp_path):
+    (tmp_path / "p.txt").write_text("two cats\n")
+    assert read_answers(tmp_path / "p.txt") == read_answers("test") == {}
+    (tmp_path / "list.jsonl").write_text('["two cats"]\n')  # `read_prompts` complains of it
+    assert read_answers(tmp_path / "list.jsonl") == {}
+
+
+def test_answers_that_cannot_be_read_are_named(tmp_path):
+    wrong = {"prompt": "a cat", "tag": "colors", "include": [{"class": "cat"}]}
+    file = lines(tmp_path / "p.jsonl", {"prompt": "two cats", **CATS}, wrong)
+    with pytest.raises(HostError, match=r"p.jsonl, line 2: include\.0\.count: Field required"):
+        read_answers(file)
+
+
+def test_what_a_detector_does_not_know_is_not_judged():
+    pictures = torch.zeros(1, 3, SIDE, SIDE)
+    for entry, word in (({"class": "fox"}, "fox"), ({**CAT, "color": "teal"}, "teal")):
+        with pytest.raises(HostError, match=f"does not know '{word}'"):
+            follow(Fixed(), pictures, [item("colors", entry)])
 
 
 # --- the detector that ships

@@ -42,7 +42,9 @@ def test_steps_have_figures_of_their_own(tmp_path, monkeypatch):
     assert names(made, "steps") == set(own)
     again = figures.draw(study("steps", traced()), tmp_path / "..")
     assert [path.read_bytes() for path in made] == [path.read_bytes() for path in again]
-    assert "velocity drift, 4 evaluations" in (tmp_path / "steps-drift.svg").read_text()
+    text = (tmp_path / "steps-drift.svg").read_text()
+    assert "velocity, evaluated: 4 evaluations" in text
+    assert "velocity, cached (mean of 3 steps): 4 evaluations" in text
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)

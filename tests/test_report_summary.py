@@ -103,6 +103,8 @@ def test_a_speedup_is_of_one_machine_in_one_state():
     assert "speedup" not in measured(one, full.model_copy(update={"machine": other}))
     assert "speedup" not in measured(one, full.model_copy(update={"processes": 4}))
     assert measured(one, full)["speedup"] == 2.0
+    beside = one.model_copy(update={"full_seconds": 3.0})  # timed by the process that timed it
+    assert measured(beside, full)["speedup"] == measured(beside, None)["speedup"] == 3.0
 
 
 def test_equal_pictures_count_as_100_decibels():
@@ -197,6 +199,10 @@ def test_steps_are_averaged_and_told_apart():
     assert tasu.traces["state_drift"].deviation[2] == pytest.approx(0.0, abs=1e-12)
     assert tasu.traces["cos_theta"].mean[:4] == (None, None, None, 0.5)
     assert tasu.values["drift-evaluated"].mean == pytest.approx(0.02)
+    assert tasu.values["state-drift-evaluated"].mean == pytest.approx(0.03)  # at 0, 2, 4, 6
+    assert tasu.values["state-drift-cached"].mean == pytest.approx(0.04)
+    assert tasu.traces["velocity_drift_cached"].mean[:2] == (None, pytest.approx(0.1))
+    assert tasu.traces["velocity_drift_evaluated"].mean[:2] == (pytest.approx(0.02), None)
     assert tasu.values["drift-cached"].mean == pytest.approx(0.1)
     assert tasu.alignment is not None
     assert (tasu.alignment.records, tasu.alignment.median) == (3 * len(PROMPTS), 0.5)

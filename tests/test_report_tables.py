@@ -13,6 +13,7 @@ from tacache.report import fill, readme_table, study
 from tacache.report.estimates import Estimate
 from tacache.report.quantities import quantity
 from tacache.report.readme import marked
+from tacache.report.summary import Study
 from tacache.report.tables import comma_separated, markdown, notes, number
 
 START, END = "<!-- tacache report: main -->", "<!-- end -->"
@@ -79,7 +80,25 @@ def test_notes_are_of_what_is_there(main):
     same = [record("tasu", 4, to_full=fidelity(999.0), processes=2)]
     found = notes(study("x", same))
     assert [note for note in found if "100 dB" in note]
-    assert "2 processes shared the machine while times were taken." in found
+    assert "2 processes shared the work while times were taken." in found
+
+
+def test_times_of_a_shared_device_are_marked_and_not_ranked():
+    def of(**more: int) -> Study:
+        named = (("tasu", 30.0), ("fewer", 28.0))
+        return study("x", [judged(m, 4, n, psnr, **more) for m, psnr in named for n in range(3)])
+
+    alone, apart = of(), of(processes=8, sharing=1)
+    for one in (alone, apart):
+        assert "| time (s) |" in markdown(one)
+        assert one.rows[0].ranks["seconds"] == 1
+        assert not [note for note in notes(one) if "not comparable" in note]
+    assert "8 processes shared the work while times were taken." in notes(apart)
+    for crowded in (of(processes=8, sharing=4), of(processes=8)):
+        assert "| time (s) \N{DOUBLE DAGGER} |" in markdown(crowded)
+        assert "seconds" not in crowded.rows[0].ranks
+        assert crowded.rows[0].ranks["full.psnr"] == 1
+        assert [note for note in notes(crowded) if "not comparable, and not ranked" in note]
 
 
 def test_every_row_of_a_table_has_all_cells(main):

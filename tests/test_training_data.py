@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from tacache import demo, models
+from tacache.following import TAGS, read_answers
 from tacache.prompts import read_prompts
 from training import prompts as prompts_module
 from training.captions import BESIDE, GROUPS, NUMBERS, OTHER_WORDS, caption, place_words
 from training.emoji import Thing, load_vocabulary
-from training.prompts import CATEGORIES, SET_SIZE, SETS, SHEET, make_prompts, make_sets
+from training.prompts import CATEGORIES, SET_SIZE, SETS, SHEET, make_prompts, make_sets, place
 from training.recolour import TARGETS, recolour, to_hsv, to_rgb
 from training.render import Bank, build_bank, render
 from training.scenes import (
@@ -330,6 +331,34 @@ def test_the_models_prompts_are_balanced_from_the_first_on() -> None:
         assert set(categories[: len(CATEGORIES)]) == set(CATEGORIES)
         counts = Counter(categories)
         assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_the_models_prompts_have_answers_where_they_can_be_checked() -> None:
+    nouns = {thing.noun: thing for thing in load_vocabulary()}
+    for name in SETS:
+        lines = [json.loads(line) for line in (OWN / f"{name}.jsonl").read_text().splitlines()]
+        answers = read_answers(OWN / f"{name}.jsonl")
+        assert {item.tag for item in answers.values()} == set(TAGS)
+        for line in lines:
+            item = answers.get(line["prompt"])
+            assert (item is None) == (line["category"] == "backgrounds")
+            for wanted in item.include if item else ():
+                thing = nouns[wanted.noun]
+                names = {thing.noun, thing.plural, *thing.synonyms}
+                assert any(word in line["prompt"] for word in names)
+                assert (wanted.color or "") in line["prompt"]
+
+
+def test_places_are_told_from_the_first_object() -> None:
+    """Whichever way a prompt is worded, as the captions of scenes have it."""
+    things, rng = load_vocabulary(), random.Random(0)
+    for _ in range(200):
+        prompt, (first, second) = place(rng, things)
+        where, other = first["position"]
+        assert other == 1
+        words = [f" {entry['class']}" for entry in (first, second)]
+        forms = {form.format(a="a" + words[0], b="a" + words[1]) for form in BESIDE[where]}
+        assert prompt.replace("an ", "a ") in {form.replace("an ", "a ") for form in forms}
 
 
 def test_the_models_prompts_avoid_what_is_taken() -> None:

@@ -4,7 +4,8 @@
 ``prompt`` and ``include``, a list of ``class`` (a noun of the vocabulary), ``count`` and, where
 asked for, ``color`` and ``position`` as [relation, index of the other object in the list]. The
 sheet's prompts go to ``sheet.txt`` beside it; ``calibration.jsonl`` and ``test.jsonl``, of
-``category`` and ``prompt``, into the model's folder. No prompt is in two of these files.
+``category``, ``prompt`` and, where the detector can tell the answer, ``tag`` and ``include``, into
+the model's folder. No prompt is in two of these files.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from training.emoji import FOLDER, Thing, load_vocabulary
 from training.scenes import BACKGROUNDS, COLOURS
 
 Prompt = dict[str, Any]
+Made = tuple[str, list[Prompt]]  # a prompt and its answers
+Kind = Callable[[random.Random, Sequence[Thing]], Made]
 EACH = 20
 SETS, SET_SIZE, SETS_SEED = ("calibration", "test"), 60, 1
 STYLE = "a photo of "  # how GenEval begins every prompt
@@ -82,27 +85,27 @@ def answer(thing: Thing, count: int = 1, **more: Any) -> Prompt:
     return {"class": thing.noun, "count": count, **more}
 
 
-def single_object(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
+def single_object(rng: random.Random, things: Sequence[Thing]) -> Made:
     """One object."""
     thing = rng.choice(things)
     return f"{STYLE}{with_article(thing.noun, thing)}", [answer(thing)]
 
 
-def two_object(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
+def two_object(rng: random.Random, things: Sequence[Thing]) -> Made:
     """Two different objects."""
     first, second = rng.sample(things, 2)
     words = [with_article(thing.noun, thing) for thing in (first, second)]
     return f"{STYLE}{words[0]} and {words[1]}", [answer(first), answer(second)]
 
 
-def counting(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
+def counting(rng: random.Random, things: Sequence[Thing]) -> Made:
     """Two, three or four of one object."""
     thing = rng.choice([thing for thing in things if thing.countable])
     count = rng.choice(tuple(NUMBERS))
     return f"{STYLE}{NUMBERS[count][0]} {thing.plural}", [answer(thing, count)]
 
 
-def colors(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
+def colors(rng: random.Random, things: Sequence[Thing]) -> Made:
     """One object in a colour that is not its own."""
     thing = rng.choice([thing for thing in things if thing.recolour])
     colour = rng.choice([colour for colour in COLOURS if colour not in thing.colors])
@@ -110,7 +113,7 @@ def colors(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Promp
     return f"{STYLE}{words}", [answer(thing, color=colour)]
 
 
-def position(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
+def position(rng: random.Random, things: Sequence[Thing]) -> Made:
     """Two objects, the second placed by the first; the second in the list is the reference."""
     first, second = rng.sample(things, 2)
     where = rng.choice(RELATIONS)
@@ -119,7 +122,7 @@ def position(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Pro
     return prompt, [answer(first, position=[where, 1]), answer(second)]
 
 
-def color_attr(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[Prompt]]:
+def color_attr(rng: random.Random, things: Sequence[Thing]) -> Made:
     """Two objects in two colours."""
     pair = rng.sample([thing for thing in things if thing.recolour], 2)
     chosen = rng.sample(COLOURS, 2)
@@ -128,7 +131,7 @@ def color_attr(rng: random.Random, things: Sequence[Thing]) -> tuple[str, list[P
     return f"{STYLE}{words[0]} and {words[1]}", answers
 
 
-KINDS: tuple[Callable[[random.Random, Sequence[Thing]], tuple[str, list[Prompt]]], ...] = (
+KINDS: tuple[Kind, ...] = (
     single_object,
     two_object,
     counting,
@@ -151,44 +154,48 @@ def make_prompts(things: Sequence[Thing], each: int = EACH, seed: int = 0) -> li
     return prompts
 
 
-def backgrounds(rng: random.Random, things: Sequence[Thing]) -> str:
-    """One object on a coloured ground, in several forms."""
+def backgrounds(rng: random.Random, things: Sequence[Thing]) -> Made:
+    """One object on a coloured ground, in several forms; no detector tells the ground."""
     thing = rng.choice(things)
     ground = rng.choice([name for name in BACKGROUNDS if name not in thing.colors])
     words = rng.choice(BEHIND).format(with_article(thing.noun, thing), c=ground)
-    return words.replace("a orange", "an orange")
+    return words.replace("a orange", "an orange"), []
 
 
-def synonyms(rng: random.Random, things: Sequence[Thing]) -> str:
+def synonyms(rng: random.Random, things: Sequence[Thing]) -> Made:
     """One object by another name."""
     thing = rng.choice([thing for thing in things if thing.synonyms])
-    return with_article(rng.choice(list(thing.synonyms)), thing)
+    return with_article(rng.choice(list(thing.synonyms)), thing), [answer(thing)]
 
 
-def place(rng: random.Random, things: Sequence[Thing]) -> str:
+def place(rng: random.Random, things: Sequence[Thing]) -> Made:
     """Two objects and their places, in every form the captions have."""
     chosen = rng.sample([thing for thing in things if thing.countable], 2)  # "on its left"
     first, second = (with_article(thing.noun, thing) for thing in chosen)
-    return rng.choice(BESIDE[rng.choice(RELATIONS)]).format(a=first, b=second)
+    where = rng.choice(RELATIONS)
+    prompt = rng.choice(BESIDE[where]).format(a=first, b=second)
+    return prompt, [answer(chosen[0], position=[where, 1]), answer(chosen[1])]
 
 
-def plain(
-    kind: Callable[[random.Random, Sequence[Thing]], tuple[str, list[Prompt]]],
-) -> Callable[[random.Random, Sequence[Thing]], str]:
-    """A kind with answers as one without them, and without its style."""
-    return lambda rng, things: kind(rng, things)[0].removeprefix(STYLE)
-
-
-CATEGORIES: dict[str, Callable[[random.Random, Sequence[Thing]], str]] = {
-    "single object": plain(single_object),
-    "two objects": plain(two_object),
-    "counting": plain(counting),
-    "colours": plain(colors),
-    "position": place,
-    "colour attribution": plain(color_attr),
-    "backgrounds": backgrounds,
-    "synonyms": synonyms,
+# category -> how its prompts are made, and the tag of their answers where it has some
+CATEGORIES: dict[str, tuple[Kind, str | None]] = {
+    "single object": (single_object, "single_object"),
+    "two objects": (two_object, "two_object"),
+    "counting": (counting, "counting"),
+    "colours": (colors, "colors"),
+    "position": (place, "position"),
+    "colour attribution": (color_attr, "color_attr"),
+    "backgrounds": (backgrounds, None),
+    "synonyms": (synonyms, "single_object"),
 }
+
+
+def categorised(category: str, rng: random.Random, things: Sequence[Thing]) -> Prompt:
+    """A prompt of a category without GenEval's style, with its answers where it has some."""
+    make, tag = CATEGORIES[category]
+    prompt, include = make(rng, things)
+    answers = {"tag": tag, "include": include} if tag else {}
+    return {"category": category, "prompt": prompt.removeprefix(STYLE), **answers}
 
 
 def make_sets(
@@ -202,10 +209,10 @@ def make_sets(
         sets[name] = []
         while len(sets[name]) < size:
             category = tuple(CATEGORIES)[len(sets[name]) % len(CATEGORIES)]
-            prompt = CATEGORIES[category](rng, things)
-            if prompt not in used:
-                used.add(prompt)
-                sets[name].append({"category": category, "prompt": prompt})
+            made = categorised(category, rng, things)
+            if made["prompt"] not in used:
+                used.add(made["prompt"])
+                sets[name].append(made)
     return sets
 
 

@@ -55,6 +55,7 @@ class OSS(FewerSteps):
 
     name = "oss"
     citation = "Pei et al., Optimal Stepsize for Diffusion Sampling, arXiv:2503.21774, 2025"
+    tuned = True
     # fmt: off
     published = MappingProxyType({
         "flux-10": GridSettings(times=(

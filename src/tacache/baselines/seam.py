@@ -201,13 +201,15 @@ class Baseline(ABC, Generic[Settings]):
 
     `published` holds its published settings by name, where they mean something without the model
     they were published for. `online` says that it decides during the run, for each sample apart;
-    then samples may differ in evaluations, and a budget is met by their mean.
+    then samples may differ in evaluations, and a budget is met by their mean. `tuned` says that
+    samples choose its settings; where they do not, the grid and the budget alone do.
     """
 
     name: str
     citation: str
     needs: str = "it takes at least one"
     online: bool = False
+    tuned: bool = True
     published: Mapping[str, Settings] = MappingProxyType({})
 
     @abstractmethod

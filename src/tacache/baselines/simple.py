@@ -35,6 +35,7 @@ class Full(Baseline[GridSettings]):
     name = "full"
     citation = "Liu et al., Flow Straight and Fast, ICLR 2023 (Euler on all steps)"
     needs = "it evaluates every step"
+    tuned = False
 
     def candidates(self, recording: Recording, evaluations: int) -> Sequence[GridSettings]:
         """The full grid, where the budget is the number of its steps."""

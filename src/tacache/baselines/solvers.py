@@ -130,6 +130,8 @@ def _corrected(
 class Solver(Baseline[GridSettings]):
     """A solver on a grid of as many steps as the budget pays for."""
 
+    tuned = False
+
     def __init__(self, name: str, citation: str, solve: Solve, *, per_step: int = 1) -> None:
         self.name, self.citation = name, citation
         self._solve, self._per_step = solve, per_step

@@ -85,7 +85,8 @@ class _Periodic(CachingRule[PeriodSettings]):
     def periods(self, recording: Recording, evaluations: int) -> list[PeriodSettings]:
         """For each warm-up the shortest and the longest interval that meet the budget."""
         found = []
-        for warm_up in sorted({*WARM_UPS, evaluations - 1}):
+        every_second = 2 * evaluations - recording.steps  # with more than half of the steps
+        for warm_up in sorted({*WARM_UPS, every_second, evaluations - 1}):
             if 1 <= warm_up <= evaluations:
                 for interval in intervals_for(
                     lambda n, w=warm_up: periodic(recording.steps, w, n),  # type: ignore[misc]

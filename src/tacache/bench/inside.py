@@ -45,6 +45,11 @@ class Inside:
         """At a published setting it has a budget of its own."""
         return self.variant is None
 
+    @property
+    def taught(self) -> bool:
+        """At a published setting it needs no samples."""
+        return self.variant is None
+
     def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
         """Tune it on a few calibration samples, in runs of the real pipeline."""
         from tacache.diffusers.peers import check_supported

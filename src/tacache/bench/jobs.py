@@ -1,17 +1,18 @@
 """What a benchmark is asked for, and what it comes down to: a list of tasks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tacache.bench.lessons import Lesson
-from tacache.bench.methods import GENERAL, Asked
+from tacache.bench.methods import GENERAL, GENERAL_PROMPTS, Asked
 from tacache.bench.records import Key, Status
 from tacache.bench.scoring import DEFAULT_METRICS
 from tacache.bench.seam import Subject
 from tacache.errors import TACacheError
 from tacache.files import Frozen
+from tacache.following import Item
 from tacache.metrics import METRICS
 from tacache.prompts import read_prompts
 
@@ -20,7 +21,8 @@ from tacache.prompts import read_prompts
 class Job:
     """What is asked for, method names and all; `call` are the pipeline's own arguments.
 
-    Every run is timed `repeats` times; `trace` asks for numbers a step.
+    Every run is timed `repeats` times; `trace` asks for numbers a step. `answers` say what the
+    pictures of prompts must show, where that is known.
     """
 
     methods: Sequence[str]
@@ -35,6 +37,7 @@ class Job:
     keep: Path | None = None
     repeats: int = 1
     trace: bool = False
+    answers: Mapping[str, Item] = field(default_factory=dict)
 
     @property
     def subjects(self) -> list[Subject]:
@@ -45,7 +48,7 @@ class Job:
         """The calibration prompts a method asks for."""
         prompts = self.calibration
         if asked.source is not None:
-            prompts = read_prompts("calibration" if asked.source == GENERAL else asked.source)
+            prompts = read_prompts(GENERAL_PROMPTS if asked.source == GENERAL else asked.source)
         if asked.samples is not None and asked.samples > len(prompts):
             raise TACacheError(
                 f"{asked.name} asks for {asked.samples} calibration prompts of {len(prompts)}"
@@ -83,6 +86,11 @@ class Task(NamedTuple):
     def __str__(self) -> str:
         return f"{self.asked.name} at {self.evaluations or 'its own budget'}"
 
+    @property
+    def taught(self) -> bool:
+        """Whether its method is made ready on the lesson's samples, or needs none."""
+        return self.asked.method.taught
+
     def key(self, subject: Subject) -> Key:
         """Of its record for a subject."""
         return Key(self.asked.name, self.evaluations, *subject)
@@ -96,3 +104,4 @@ class Prepared(Frozen):
     kind: str | None = None  # the class of its settings
     settings: dict[str, Any] | None = None
     seconds: float
+    evaluations: int | None = None  # of the model, beyond the full runs it was made ready on

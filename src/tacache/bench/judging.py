@@ -20,7 +20,7 @@ from tacache.bench.costs import CallFlops, call_flops
 from tacache.bench.inside import within
 from tacache.bench.jobs import Job, Prepared, Task
 from tacache.bench.lessons import load_walk, record_walk, save_tensors
-from tacache.bench.machines import this_machine
+from tacache.bench.machines import allocated, peak_memory, synchronize, this_machine
 from tacache.bench.methods import load_settings
 from tacache.bench.records import Adds, Key, Record, Traces
 from tacache.bench.scoring import Result, as_pixels, compare, score
@@ -40,6 +40,7 @@ class Reference(NamedTuple):
     full: Result
     fine: Result | None
     noise_sha256: str
+    seconds: float | None = None  # of full steps, where this process has timed them
 
 
 class Made(NamedTuple):
@@ -55,7 +56,11 @@ class Made(NamedTuple):
 
 
 class Judge:
-    """Makes the records of a job; `done` are those there are, `processes` how many make them."""
+    """Makes the records of a job.
+
+    `done` are those there are, `processes` how many make them, `sharing` how many of these on this
+    device.
+    """
 
     def __init__(
         self,
@@ -64,12 +69,13 @@ class Judge:
         results: Path,
         done: Mapping[Key, Record],
         processes: int = 1,
+        sharing: int = 1,
     ) -> None:
         self.caller, self.job, self.results, self.done = caller, job, results, done
-        self.processes = processes
+        self.processes, self.sharing = processes, sharing
         self.folder = work_folder(results)
         self.machine = this_machine(caller.device)
-        self.weights = _allocated(caller.device)  # what is there before anything is tuned
+        self.weights = allocated(caller.device)  # what is there before anything is tuned
 
     def warm_up(self, subject: Subject) -> None:
         """A whole short call, so that the first that is timed pays nothing that comes only once."""
@@ -112,10 +118,12 @@ class Judge:
         noise = self.done[keys[0]].noise_sha256 if keys[0] in self.done else None
         missing = [key for key in keys if self.is_left(key, traced=key.method == FULL)]
         if noise and not missing and all(f.exists() for f in files):
-            return _as_reference([load_result(file) for file in files], noise)
+            seconds = self.timed(subject, euler_walk).seconds if self.job.repeats > 1 else None
+            return _as_reference([load_result(file) for file in files], noise, seconds)
         runs = {FULL: self.timed, FINE: self.run}  # nobody asks how long the fine grid takes
         made = [runs[key.method](subject, euler_walk, steps=key.evaluations) for key in keys]
-        reference = _as_reference([one.result for one in made], made[0].noise_sha256)
+        results = [one.result for one in made]
+        reference = _as_reference(results, made[0].noise_sha256, made[0].seconds)
         for one, file in zip(made, files, strict=True):
             save_tensors(file, one.result._asdict())
         for one, key in zip(made, keys, strict=True):
@@ -153,12 +161,11 @@ class Judge:
         return self.timed(subject, sample, times=grid)
 
     def timed(self, subject: Subject, sample: Sample, **grid: Any) -> Made:
-        """A run, repeated as often as was asked for: its time is the median."""
-        made = self.run(subject, sample, **grid)
-        if self.job.repeats == 1:
+        """A run; where repeats were asked for it warms up, and its time is the median of theirs."""
+        made, repeats = self.run(subject, sample, **grid), self.job.repeats
+        if repeats == 1:
             return made
-        again = [self.run(subject, sample, **grid) for _ in range(self.job.repeats - 1)]
-        timings = (made.seconds, *(one.seconds for one in again))
+        timings = tuple(self.run(subject, sample, **grid).seconds for _ in range(repeats))
         return made._replace(seconds=median(timings), timings=timings)
 
     def run(
@@ -170,22 +177,22 @@ class Judge:
         steps: int | None = None,
     ) -> Made:
         """One whole call of the pipeline, timed, whose loop `sample` leads."""
-        _synchronize(self.caller.device, reset=True)
-        before = _allocated(self.caller.device)
+        synchronize(self.caller.device, reset=True)
+        before = allocated(self.caller.device)
         started = time.perf_counter()
         with torch.no_grad(), self.caller.open(subject, times, steps) as velocity:
             grid = self.caller.times if times is not None else velocity.times
             noise = velocity.run.noise
             x = sample(Problem(velocity, noise, grid, grid=self.caller.grid))
             pixels = finish(velocity, x)
-        _synchronize(self.caller.device)
+        synchronize(self.caller.device)
         seconds = time.perf_counter() - started
         return Made(
             Result(x[0].float().cpu(), as_pixels(pixels)),
             tuple(velocity.evaluated),
             velocity.noise_sha256,
             seconds,
-            self.weights + _peak_memory(self.caller.device) - before or None,
+            self.weights + peak_memory(self.caller.device) - before or None,
             worth=velocity.worth,
         )
 
@@ -199,6 +206,7 @@ class Judge:
             host=self.caller.host,
             machine=self.machine,
             processes=self.processes if self.processes > 1 else None,
+            sharing=self.sharing if self.processes > 1 else None,
         )
 
     def facts(self, made: Made, key: Key, reference: Reference) -> dict[str, Any]:
@@ -212,6 +220,7 @@ class Judge:
             "seconds": made.seconds,
             "memory_bytes": made.memory_bytes,
             "timings": made.timings,
+            "full_seconds": None if key.method in (FULL, FINE) else reference.seconds,
             "worth": None if made.worth is None else round(made.worth, 3),
             "flops": self.flops_of(made),
             "to_full": None if key.method == FULL else compare(full, made.result, metrics, device),
@@ -220,7 +229,14 @@ class Judge:
                 if not fine or key.method == FINE
                 else compare(fine, made.result, metrics, device)
             ),
-            "scores": score(made.result, key.prompt, metrics, device),
+            "scores": score(
+                made.result,
+                key.prompt,
+                metrics,
+                device,
+                answer=self.job.answers.get(key.prompt),
+                model=self.caller.host.model,
+            ),
             "picture": None if self.job.keep is None else self.keep(made.result, key),
         }
 
@@ -265,23 +281,5 @@ def work_folder(results: Path) -> Path:
     return results.with_name(f"{results.name}.work")
 
 
-def _as_reference(results: list[Result], noise_sha256: str) -> Reference:
-    return Reference(results[0], results[1] if len(results) > 1 else None, noise_sha256)
-
-
-def _synchronize(device: torch.device, *, reset: bool = False) -> None:
-    """Wait for the device, so that a clock tells what it did."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        if reset:
-            torch.cuda.reset_peak_memory_stats(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
-
-
-def _allocated(device: torch.device) -> int:
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-
-
-def _peak_memory(device: torch.device) -> int:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+def _as_reference(results: list[Result], noise_sha256: str, seconds: float | None) -> Reference:
+    return Reference(results[0], results[1] if len(results) > 1 else None, noise_sha256, seconds)

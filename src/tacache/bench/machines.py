@@ -26,6 +26,14 @@ def this_machine(device: torch.device) -> Machine:
     )
 
 
+def same_device(device: torch.device) -> str:
+    """A name that two processes have in common where they run on one device."""
+    if device.type != "cuda":
+        return f"{platform.node()} {device.type}"
+    unique = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return f"{platform.node()} {unique or torch.device(device.type, device.index or 0)}"
+
+
 def installed(packages: Sequence[str]) -> dict[str, str]:
     """The versions of those packages that are there."""
     found = {}
@@ -33,3 +41,23 @@ def installed(packages: Sequence[str]) -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found[package] = version(package)
     return found
+
+
+def synchronize(device: torch.device, *, reset: bool = False) -> None:
+    """Wait for the device, so that a clock tells what it did."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        if reset:
+            torch.cuda.reset_peak_memory_stats(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def allocated(device: torch.device) -> int:
+    """Bytes that tensors have on the device; 0 where it does not say."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes since it was reset; 0 where the device does not say."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0

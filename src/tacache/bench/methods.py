@@ -24,6 +24,7 @@ tasu@30           made ready on the first 30 calibration prompts; tasu@FILE:30 o
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -46,7 +47,7 @@ PAPER_RATIO = 10.0
 HISTORY, MAX_EVALUATIONS = 4, 3000  # of fits, as where they are made for users
 DAMPED = 4  # calibration samples that cos(theta) is measured on
 # the prompts that ship for any model, as a source beside an embedded model's own
-GENERAL = "general"
+GENERAL, GENERAL_PROMPTS = "general", "calibration"
 # what a plan's record leaves out: it is the same for all plans of a calibration
 RATES = {"times", "magnitude", "direction", "host", "certificate", "breaks"}
 
@@ -57,6 +58,10 @@ class Method(Protocol):
     @property
     def budgeted(self) -> bool:
         """Whether it is made ready for a budget, or has its own."""
+
+    @property
+    def taught(self) -> bool:
+        """Whether it is made ready on calibration samples."""
 
     def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
         """Its settings for a budget; PlanError where it has none."""
@@ -69,37 +74,29 @@ class Method(Protocol):
 
 
 class Rival(NamedTuple):
-    """A baseline, tuned for the budget."""
+    """A baseline, tuned for the budget or at a published setting, whatever budget that leads to."""
 
     baseline: Baseline[Any]
-    budgeted: bool = True
+    variant: str | None = None
+
+    @property
+    def budgeted(self) -> bool:
+        """At a published setting it has a budget of its own."""
+        return self.variant is None
+
+    @property
+    def taught(self) -> bool:
+        """What was published, or is a solver on a shorter grid, has nothing to learn."""
+        return self.variant is None and self.baseline.tuned
 
     def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
-        """Tune it on the calibration samples."""
+        """Tune it on the calibration samples, where it has anything to tune."""
+        if self.variant is not None:
+            published: Frozen = self.baseline.published[self.variant]
+            return published
         assert evaluations is not None
-        with lesson.recording() as recording:
+        with lesson.recording() if self.taught else nullcontext(lesson.outline) as recording:
             settings: Frozen = self.baseline.fit(recording, evaluations)
-        return settings
-
-    def sample(self, problem: Problem, settings: Any) -> Tensor:
-        """As the baseline does."""
-        return self.baseline.run(problem, settings).x
-
-    def shown(self, settings: Any) -> dict[str, JsonValue]:
-        """All of them."""
-        return plain(settings)
-
-
-class Published(NamedTuple):
-    """A baseline at a published setting, whatever budget that leads to."""
-
-    baseline: Baseline[Any]
-    variant: str
-    budgeted: bool = False
-
-    def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
-        """As published."""
-        settings: Frozen = self.baseline.published[self.variant]
         return settings
 
     def sample(self, problem: Problem, settings: Any) -> Tensor:
@@ -115,6 +112,7 @@ class Followed:
     """A plan of ours, however it was made."""
 
     budgeted: bool = True
+    taught: bool = True
 
     def sample(self, problem: Problem, settings: Any) -> Tensor:
         """Follow the plan."""
@@ -274,7 +272,7 @@ def _method(base: str) -> Method:
     rival: Any = BASELINES.get(name) or peers().get(name)
     if colon and rival is not None:
         if variant in rival.published:
-            return Inside(rival, variant) if name in peers() else Published(rival, variant)
+            return (Inside if name in peers() else Rival)(rival, variant)
         there = ", ".join(rival.published) or "none"
         raise TACacheError(f"{name} has no published setting {variant!r}: there are {there}")
     without = "" if peers() else " (those inside the model need tacache[diffusers])"

@@ -69,17 +69,23 @@ class Record(FileRecord):
     `evaluated` are the times at which the model was evaluated, in order, as counted there and to
     six digits; `noise_sha256` is that of the noise it started from. `seconds` are those of the
     whole call, from text to picture, the median of `timings` where it was timed more than once;
-    `flops` are its floating-point operations, `prepare_seconds` those of tuning once before all
-    samples. `processes` is how many shared the machine while it was timed. `traces` has numbers a
-    step, where they were asked for. Of a cache inside the model, `worth` are the evaluations that
-    the work of its blocks amounts to: a step it skips is not quite free.
+    `full_seconds` are those of the same sample's full run, timed by the same process. `flops` are
+    its floating-point operations, `prepare_seconds` those of tuning once before all samples, and
+    `prepare_evaluations` how often that evaluated the model, full runs of the prompts apart.
+    `processes` is how many shared the work while it was timed, and `sharing` how many of them the
+    device (None: all of them). `traces` has numbers a step, where they were asked for. Of a cache
+    inside the model, `worth` are the evaluations that the work of its blocks amounts to: a step it
+    skips is not quite free.
     """
 
     FORMAT: ClassVar[str] = "tacache-record"
     VERSION: ClassVar[int] = 1
     ERROR: ClassVar[type[TACacheError]] = RecordError
     REMEDY: ClassVar[str] = "Delete the line, and run the benchmark again to replace it"
-    OMITTED: ClassVar[tuple[str, ...]] = ("timings", "flops", "processes", "traces", "worth")
+    OMITTED: ClassVar[tuple[str, ...]] = (
+        "timings", "full_seconds", "flops", "processes", "sharing", "traces", "worth",
+        "prepare_evaluations",
+    )  # fmt: skip
 
     method: str
     evaluations: Annotated[int, Field(ge=1)] | None
@@ -103,10 +109,13 @@ class Record(FileRecord):
     host: Host
     machine: Machine
     timings: Annotated[tuple[float, ...], Field(min_length=2)] | None = None
+    full_seconds: Annotated[float, Field(gt=0)] | None = None
     flops: Annotated[int, Field(ge=1)] | None = None
     processes: Annotated[int, Field(ge=1)] | None = None
+    sharing: Annotated[int, Field(ge=1)] | None = None
     traces: Traces | None = None
     worth: Annotated[float, Field(gt=0)] | None = None
+    prepare_evaluations: Annotated[int, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -125,6 +134,11 @@ class Record(FileRecord):
     def spent(self) -> int:
         """How often the model was evaluated."""
         return len(self.evaluated)
+
+    @property
+    def crowd(self) -> int:
+        """How many processes ran on its device while it was timed."""
+        return self.sharing or self.processes or 1
 
     def to_line(self) -> str:
         """The record as a line of a file."""

@@ -11,7 +11,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -22,9 +22,12 @@ import torch
 import tacache
 from tacache.bench.bars import Bar, bar
 from tacache.bench.hosts import caller_of, processes_of
+from tacache.bench.inside import Inside
 from tacache.bench.jobs import Job, Prepared, Task
 from tacache.bench.judging import FULL, Judge, Reference, work_folder
 from tacache.bench.lessons import Lesson, record_walk
+from tacache.bench.locks import held
+from tacache.bench.machines import same_device
 from tacache.bench.methods import Asked, resolve
 from tacache.bench.records import Adds, Record, RecordError, RecordFile, Status, plain
 from tacache.bench.seam import Calls, Subject
@@ -47,14 +50,35 @@ def run_bench(pipe: Any, job: Job, out: str | Path, *, progress: bool = False) -
     asked = [resolve(name) for name in dict.fromkeys(job.methods) if name != FULL]
     processes, file = processes_of(pipe), RecordFile(out)
     with processes.failing_together():
-        if processes.rank == 0:
-            file.join()
+        file.load()  # what is no file of records is refused before a model runs
     caller = caller_of(pipe, dict(job.call), job.subjects[0])
-    Bench(caller, job, file, processes, progress and processes.rank == 0).run(asked)
-    with processes.failing_together():
-        if processes.rank == 0:
-            file.join()
+    check_reach(job, asked, caller.steps)
+    with only_here(file, processes):
+        Bench(caller, job, file, processes, progress and processes.rank == 0).run(asked)
     return list(file.load().values())
+
+
+@contextmanager
+def only_here(file: RecordFile, processes: Processes) -> Iterator[None]:
+    """No other benchmark appends to the results meanwhile; parts are joined before and after."""
+    with ExitStack() as stack:
+        with processes.failing_together():
+            if processes.rank == 0:
+                stack.enter_context(held(lock_file(file.path), file.path))
+                file.join()
+        yield
+        with processes.failing_together():
+            if processes.rank == 0:
+                file.join()
+
+
+def check_reach(job: Job, asked: Sequence[Asked], steps: int) -> None:
+    """Refuse budgets that no run has, and more calibration prompts than there are."""
+    for evaluations in job.evaluations:
+        if not 1 <= evaluations <= steps:
+            raise TACacheError(f"a run of {steps} steps has no {evaluations} evaluations")
+    for one in asked:
+        job.lesson_prompts(one)
 
 
 class Bench:
@@ -67,15 +91,18 @@ class Bench:
         self.processes, self.progress = processes, progress
         self.folder = work_folder(file.path)
         self.done = file.load()
-        self.judge = Judge(caller, job, file.path, self.done, processes.count)
-        self.bar = Bar()
+        with processes.failing_together() as together:
+            everyone = together.exchange(same_device(caller.device))
+        sharing = everyone.count(everyone[processes.rank])
+        self.judge = Judge(caller, job, file.path, self.done, processes.count, sharing)
+        self.bar, self.ticks = Bar(), 0
 
     def run(self, asked: Sequence[Asked]) -> None:
         """Everything that is not in the results yet."""
         tasks = list(self.tasks(asked))
         self.check_same_setup(tasks)
         left = [task for task in tasks if any(self.is_left(s, task) for s in self.job.subjects)]
-        samples = {subject: None for task in left for subject in task.lesson.subjects}
+        samples = {s: None for task in left if task.taught for s in task.lesson.subjects}
         self.share(list(samples), "calibrating", lambda s: record_walk(self.caller, self.folder, s))
         self.share(sorted(left, key=slowest_first), "tuning", self.prepare)
         rank, count = self.processes.rank, self.processes.count
@@ -84,11 +111,6 @@ class Bench:
 
     def tasks(self, asked: Sequence[Asked]) -> Iterator[Task]:
         """Every method at every budget; one with a budget of its own once."""
-        for evaluations in self.job.evaluations:
-            if not 1 <= evaluations <= self.caller.steps:
-                raise TACacheError(
-                    f"a run of {self.caller.steps} steps has no {evaluations} evaluations"
-                )
         lessons: dict[tuple[str, tuple[str, ...]], Lesson] = {}
         for one in asked:
             place = one.source or self.job.calibration_source, self.job.lesson_prompts(one)
@@ -99,7 +121,7 @@ class Bench:
 
     def check_same_setup(self, tasks: Sequence[Task]) -> None:
         """Records of one file are of one model, called in one way, and each method taught once."""
-        lessons = {task.asked.name: task.lesson.prompts_sha256 for task in tasks}
+        lessons = {task.asked.name: task.lesson.prompts_sha256 for task in tasks if task.taught}
         for record in self.done.values():
             if (record.host, record.fine) != (self.caller.host, self.job.fine):
                 raise RecordError(
@@ -130,6 +152,7 @@ class Bench:
 
     def tick(self) -> None:
         """The model was evaluated to make a method ready."""
+        self.ticks += 1
         self.bar.tick()
 
     def prepared_file(self, task: Task) -> Path:
@@ -143,7 +166,7 @@ class Bench:
         """Make a method ready, unless it is; where that fails, the reason is kept instead."""
         if self.prepared_file(task).exists():
             return
-        started = time.perf_counter()
+        started, ticks = time.perf_counter(), self.ticks
         status: Status = "done"
         reason = kind = settings = None
         try:
@@ -154,8 +177,15 @@ class Bench:
             status, reason = "unreachable", str(error)
         except Exception as error:
             status, reason = "failed", f"{type(error).__name__}: {error}"
-        seconds = time.perf_counter() - started
-        kept = Prepared(status=status, reason=reason, kind=kind, settings=settings, seconds=seconds)
+        kept = Prepared(
+            status=status,
+            reason=reason,
+            kind=kind,
+            settings=settings,
+            seconds=time.perf_counter() - started,
+            # a cache inside the model is called at every step, evaluated or not
+            evaluations=None if isinstance(task.asked.method, Inside) else self.ticks - ticks,
+        )
         write_atomically(self.prepared_file(task), kept.model_dump_json() + "\n")
 
     def sample(self, tasks: Sequence[Task], add: Adds) -> None:
@@ -165,7 +195,8 @@ class Bench:
         todo = [(s, task) for s in mine for task in (None, *tasks) if self.is_left(s, task)]
         ready = [load_prepared(self.prepared_file(task)) for task in tasks]
         by_task = dict(zip(tasks, ready, strict=True))
-        taught = {task.lesson.prompts_sha256: task.lesson.taught for task in tasks}
+        lessons = {task.lesson.prompts_sha256: task.lesson for task in tasks if task.taught}
+        taught = {key: lesson.taught for key, lesson in lessons.items()}
         known: tuple[Subject, Reference] | None = None
         if todo:
             self.judge.warm_up(todo[0][0])
@@ -178,7 +209,8 @@ class Bench:
                     fields = self.judge.judged(task, by_task[task], subject, known[1])
                     more = {
                         "prepare_seconds": by_task[task].seconds,
-                        "taught": taught[task.lesson.prompts_sha256],
+                        "prepare_evaluations": by_task[task].evaluations,
+                        "taught": taught[task.lesson.prompts_sha256] if task.taught else None,
                     }
                     add(self.judge.record(task.key(subject), **fields, **more))
                 self.bar.advance()
@@ -220,12 +252,18 @@ def load_prepared(file: Path) -> Prepared:
 def drop_failed(out: str | Path) -> int:
     """Take failed records out of the results, to run them again; how many they were."""
     file = RecordFile(out)
-    file.join()
-    found = file.load()
-    kept = [record for record in found.values() if record.status != "failed"]
-    if len(kept) < len(found):
-        for settings in work_folder(file.path).glob("settings-*.json"):
-            if load_prepared(settings).status == "failed":
-                settings.unlink()
-        file.replace(kept)
+    file.load()  # what is no file of records is refused
+    with only_here(file, Processes(0, 1)):
+        found = file.load()
+        kept = [record for record in found.values() if record.status != "failed"]
+        if len(kept) < len(found):
+            for settings in work_folder(file.path).glob("settings-*.json"):
+                if load_prepared(settings).status == "failed":
+                    settings.unlink()
+            file.replace(kept)
     return len(found) - len(kept)
+
+
+def lock_file(results: Path) -> Path:
+    """What a benchmark holds while it appends to the results."""
+    return work_folder(results) / "lock"

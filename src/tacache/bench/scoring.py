@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,9 @@ from torch import Tensor
 from tacache.bench.records import Fidelity, Values
 from tacache.decomposition import norm
 from tacache.errors import HostError
+from tacache.following import Item
 from tacache.metrics import METRICS, Samples, measure
+from tacache.models import EMBEDDED
 
 DEFAULT_METRICS = ("psnr", "ssim")
 CPU = torch.device("cpu")
@@ -42,10 +45,29 @@ def compare(
     )
 
 
-def score(made: Result, prompt: str, metrics: Sequence[str], device: torch.device = CPU) -> Values:
-    """Those of the metrics that need no reference."""
-    samples = Samples(_on(device, made.pixels), prompts=[prompt])
+def score(
+    made: Result,
+    prompt: str,
+    metrics: Sequence[str],
+    device: torch.device = CPU,
+    *,
+    answer: Item | None = None,
+    model: str | None = None,
+) -> Values:
+    """Those of the metrics that need no reference; what the prompt asks for is its `answer`."""
+    samples = Samples(
+        _on(device, made.pixels),
+        prompts=[prompt],
+        answers=None if answer is None else [answer],
+        detector=detector_of(model),
+    )
     return _values([name for name in metrics if METRICS[name].needs != "references"], samples)
+
+
+def detector_of(model: str | None) -> Path | None:
+    """The detector that ships for a model's pictures, where one does."""
+    shipped = EMBEDDED.get(model or "")
+    return shipped.detector if shipped and shipped.detector.is_file() else None
 
 
 def drift(reference: Tensor, x: Tensor) -> float:
@@ -63,11 +85,14 @@ def _on(device: torch.device, pixels: Tensor) -> Tensor:
 
 
 def _values(names: Sequence[str], samples: Samples) -> Values:
-    """One number each; a metric that cannot run says why."""
-    return {
-        name: found if isinstance(found, str) else _number(found[0])
-        for name, found in measure(names, samples).items()
-    }
+    """One number each, again under the sample's kind where it has one; or why it cannot run."""
+    values: Values = {}
+    for name, found in measure(names, samples).items():
+        values[name] = found if isinstance(found, str) else _number(found[0])
+        if not isinstance(found, str):
+            kinds = METRICS[name].kinds_of(samples)
+            values |= {f"{name}/{kind}": values[name] for kind in kinds}
+    return values
 
 
 def _number(value: float) -> float | str:

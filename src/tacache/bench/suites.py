@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from tacache.bench.inside import Inside
 from tacache.bench.judging import FULL
-from tacache.bench.methods import GENERAL, METHODS, published, resolve
+from tacache.bench.methods import GENERAL, GENERAL_PROMPTS, METHODS, published, resolve
 from tacache.errors import TACacheError
+from tacache.prompts import read_prompts
 
 OWN = ("tasu", "tasu-10", "damped", "fitted")
 # rivals that cache inside the model rather than its velocities; they know one pipeline
@@ -61,9 +62,10 @@ SUITES: dict[str, Suite] = {
         (35, 30, 25, 21, 17, 15, 13, 11, 10, 9, 8, 7, 6, 5),
     ),
     "calibration": Suite(
-        "table 6: 6, 30 and 60 calibration prompts, and those of another source",
+        "table 6: 6, 30 and 60 calibration prompts, and those of another source; 30 are as many as "
+        "fitted can have within the evaluations a fit may take",
         tuple(f"tasu-10@{taught}" for taught in ("6", "30", "60", f"{GENERAL}:60"))
-        + tuple(f"fitted@{taught}" for taught in ("6", "8", f"{GENERAL}:8")),
+        + tuple(f"fitted@{taught}" for taught in ("6", "16", "30", f"{GENERAL}:30")),
         (13, 10, 7),
         calibration_count=60,
     ),
@@ -111,6 +113,19 @@ def check_names(methods: Sequence[str]) -> None:
     for name in methods:
         if name not in (FULL, PUBLISHED, ALL_INSIDE):
             resolve(name)
+
+
+def without_doubles(
+    methods: Sequence[str], calibration: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Methods, and those left out: the general prompts are no other source where they are the own.
+
+    That is so for every model that has no prompts of its own, unless others are given.
+    """
+    general = read_prompts(GENERAL_PROMPTS)
+    same = list(calibration) == general[: len(calibration)]
+    left = [name for name in methods if same and f"@{GENERAL}:" in name]
+    return [name for name in methods if name not in left], left
 
 
 def expanded(methods: Sequence[str], pipeline: str) -> list[str]:

@@ -46,12 +46,16 @@ def full_traces(caller: Calls, walk: Walk) -> Traces:
 def drift_traces(caller: Calls, subject: Subject, method: Any, settings: Any, walk: Walk) -> Traces:
     """A run of the method beside the full-step run from the same noise, compared at every step."""
     with caller.open(subject) as velocity:
-        problem = Problem(velocity, velocity.run.noise, caller.times, grid=caller.grid)
+        heard: list[Tensor] = []  # what the model said since the step before
+
+        def hearing(x: Tensor, t: float) -> Tensor:
+            heard.append(velocity(x, t))
+            return heard[-1]
+
+        problem = Problem(hearing, velocity.run.noise, caller.times, grid=caller.grid)
         compared = Comparison(walk, turns=isinstance(settings, Plan) and settings.weights is None)
-        spent = 0
         for visit in visits(method, problem, settings):
-            compared.add(visit, evaluated=len(velocity.evaluated) > spent)
-            spent = len(velocity.evaluated)
+            compared.add(visit, heard.pop() if heard else None)
     return compared.traces(caller.times[-1])
 
 
@@ -88,15 +92,19 @@ class Comparison:
         self._anchors: list[Tensor] = []  # evaluated velocities, newest first
         self._last: Visit | None = None
 
-    def add(self, visit: Visit, *, evaluated: bool) -> None:
-        """The next step."""
+    def add(self, visit: Visit, evaluated: Tensor | None) -> None:
+        """The next step, with what the model said where it was evaluated.
+
+        A fitted plan steps with an average over the interval: it does not drift as the model does.
+        """
         states, velocities = self._walk
+        v = visit.v if evaluated is None else evaluated
         self._state.append(float(relative(visit.x, states[visit.step][None])))
-        self._velocity.append(float(relative(visit.v, velocities[visit.step][None])))
-        self._evaluated.append(float(evaluated))
-        self._cosines.append(None if evaluated else self._cosine(visit.step))
-        if evaluated:
-            self._anchors = [visit.v.double(), *self._anchors[:1]]
+        self._velocity.append(float(relative(v, velocities[visit.step][None])))
+        self._evaluated.append(float(evaluated is not None))
+        self._cosines.append(self._cosine(visit.step) if evaluated is None else None)
+        if evaluated is not None:
+            self._anchors = [evaluated.double(), *self._anchors[:1]]
         self._last = visit
 
     def _cosine(self, n: int) -> float | None:

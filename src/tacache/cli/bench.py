@@ -1,11 +1,12 @@
 """`tacache bench`: methods against each other on one model, as records."""
 
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -32,7 +33,13 @@ from tacache.models import own_prompts
 from tacache.prompts import read_prompts
 
 if TYPE_CHECKING:
+    from tacache.bench.jobs import Job
     from tacache.bench.records import Record
+
+SAME_PROMPTS = (
+    "the general prompts are those that all others are made ready on: --calibration FILE names "
+    "prompts of the model's own"
+)
 
 
 def bench(
@@ -60,13 +67,20 @@ def bench(
         int | None, typer.Option(min=1, help="How many of them (default: 8).")
     ] = None,
     metrics: Annotated[
-        str, typer.Option(help="Metrics, with commas between; a wrong one lists them all.")
+        str,
+        typer.Option(
+            help="Metrics, with commas between, such as psnr,ssim,lpips,following; a wrong one "
+            "lists them all."
+        ),
     ] = "psnr,ssim",
     fine: Annotated[
         int | None, typer.Option(min=2, help="Also compare to so many full steps, such as 500.")
     ] = None,
     repeats: Annotated[
-        int, typer.Option(min=1, help="Time every run so often; its time is the median.")
+        int,
+        typer.Option(
+            min=1, help="From 2 on: warm every run up, then time it so often; the median counts."
+        ),
     ] = 1,
     trace: Annotated[
         bool, typer.Option("--trace", help="Record drift, MI and DI of every step too.")
@@ -110,6 +124,8 @@ def bench(
 
     tacache bench tiny-flux --methods tasu,fitted,magcache,fewer --evaluations 13,7 --count 4
 
+    tacache bench tiny-flux --methods tasu,fewer --evaluations 7 --metrics psnr,following
+
     tacache bench black-forest-labs/FLUX.1-dev --suite main --count 24 -o flux.jsonl --keep pictures
 
     torchrun --nproc-per-node 8 -m tacache bench MODEL --suite pareto --prompts mine.txt -o m.jsonl
@@ -120,6 +136,7 @@ def bench(
     from tacache.bench.jobs import Job
     from tacache.bench.runner import drop_failed, run_bench
     from tacache.bench.suites import check_names, choose, expanded, within_steps
+    from tacache.following import read_answers
 
     is_bagel = bagel.is_asked(model, bagel_path, weights)
     chosen = choose(
@@ -137,17 +154,19 @@ def bench(
         steps -= 1  # BAGEL counts noise levels
     else:
         call = call_arguments(model, more, guidance=guidance, **given)
+    source = own_prompts(model, prompts)
     job = Job(
         methods=chosen.methods,
         evaluations=(
             chosen.evaluations if evaluations else within_steps(chosen.evaluations, steps)
         ),
-        prompts=read_prompts(own_prompts(model, prompts))[:count],
+        prompts=read_prompts(source)[:count],
         calibration=read_prompts(own_prompts(model, calibration))[: chosen.calibration_count],
         call=call,
         seeds=range(seed, seed + seeds),
         calibration_source=calibration,
         metrics=metrics.split(","),
+        answers=read_answers(source) if "following" in metrics.split(",") else {},
         fine=chosen.fine,
         keep=keep,
         repeats=repeats,
@@ -160,8 +179,10 @@ def bench(
         pipe, family = bagel.load(asked), bagel.NAME
     else:
         pipe, family = _pipeline(model, dtype, device, offload, compiled)
-    job = replace(job, methods=expanded(chosen.methods, family))
     first = processes_of(pipe).rank == 0
+    job = replace(job, methods=expanded(chosen.methods, family))
+    if not methods:
+        job = _without_doubles(job, tell=first)
     if retry and first:
         drop_failed(target)
     with threads(model, pipe):
@@ -179,12 +200,24 @@ def _pipeline(model: str, *options: Any) -> tuple[Any, str]:
     return pipe, type(pipe).__name__
 
 
+def _without_doubles(job: "Job", *, tell: bool) -> "Job":
+    """A suite's job without another source of prompts that is none, which is said."""
+    from tacache.bench.suites import without_doubles
+
+    kept, left_out = without_doubles(job.methods, job.calibration)
+    if left_out and tell:
+        print(f"left out: {', '.join(left_out)}; {SAME_PROMPTS}", file=sys.stderr)
+    return replace(job, methods=kept)
+
+
 def _report(records: Sequence["Record"], target: Path, as_json: bool) -> None:
     """Where the records are, and their means in short."""
     counts = Counter(record.status for record in records)
     if as_json:
         return print_json({"file": str(target), "records": len(records), **counts})
     Console().print(_table(records))
+    for note in _notes(records):
+        print(note)
     troubles = {
         (record.method, record.evaluations): record.reason
         for record in records
@@ -195,10 +228,25 @@ def _report(records: Sequence["Record"], target: Path, as_json: bool) -> None:
     print(f"{len(records)} records in {target}; {target}.work speeds up what is added to them")
 
 
+def _notes(records: Sequence["Record"]) -> Iterator[str]:
+    """What must be known to read the table."""
+    if any(record.worth is not None for record in records):
+        yield (
+            "worth: the evaluations that all work of a cache inside the model amounts to; compare "
+            "it by these"
+        )
+    crowd = max((record.crowd for record in records), default=1)
+    if crowd > 1:
+        yield f"seconds: {crowd} processes shared a device, so that times are not comparable"
+
+
 def _table(records: Sequence["Record"]) -> Table:
+    inside = any(record.worth is not None for record in records)
+    worth = ("worth",) if inside else ()
     table = Table(title="Means over samples, to full steps")
-    for heading in ("method", "asked", "evaluations", "seconds", "drift", "PSNR"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for heading in ("method", "asked", "evaluations", *worth, "seconds", "drift", "PSNR"):
+        justify: Literal["left", "right"] = "left" if heading == "method" else "right"
+        table.add_column(heading, justify=justify, overflow="fold")
     groups: dict[tuple[str, int | None], list[Record]] = {}
     for record in records:
         if record.status == "done":
@@ -209,9 +257,16 @@ def _table(records: Sequence["Record"]) -> Table:
         table.add_row(
             method,
             str(evaluations or ""),
-            f"{fmean(record.spent for record in group):g}",
+            f"{fmean(record.spent for record in group):.4g}",
+            *([_worth(group)] if inside else []),
             f"{fmean(record.seconds or 0.0 for record in group):.2f}",
             f"{fmean(one.drift for one in compared):.4f}" if compared else "",
             f"{fmean(psnr):.2f} dB" if psnr else "",
         )
     return table
+
+
+def _worth(group: Sequence["Record"]) -> str:
+    """What a cache inside the model really costs, in evaluations; nothing for other methods."""
+    found = [record.worth for record in group if record.worth is not None]
+    return f"{fmean(found):.1f}" if found else ""

@@ -81,6 +81,7 @@ def _by_method(bench: Bench, name: str, fps: int) -> Iterator[Drawing]:
     shared = {
         "settings": method.shown(settings),
         "prepare_seconds": ready.seconds,
+        "prepare_evaluations": ready.evaluations,
         "taught": task.lesson.taught,
     }
 

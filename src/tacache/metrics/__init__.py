@@ -4,6 +4,7 @@ from tacache.metrics.fidelity import frame_changes, per_frame, psnr, ssim
 from tacache.metrics.perceptual import lpips
 from tacache.metrics.quality import clip_iqa, clip_similarity, q_align
 from tacache.metrics.registry import METRICS, Metric, Samples, measure, missing
+from tacache.metrics.verdicts import following
 
 __all__ = [
     "METRICS",
@@ -11,6 +12,7 @@ __all__ = [
     "Samples",
     "clip_iqa",
     "clip_similarity",
+    "following",
     "frame_changes",
     "lpips",
     "measure",

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Literal
 
 from torch import Tensor
 
 from tacache.errors import HostError
+from tacache.following import TAGS, Item
 from tacache.metrics.fidelity import (
     frame_changes,
     load_ssim,
@@ -25,26 +27,38 @@ from tacache.metrics.quality import (
     load_q_align,
     q_align,
 )
+from tacache.metrics.verdicts import following
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Pictures (samples, channels, height, width) or clips (samples, frames, ...) in [0, 1]."""
+    """Pictures (samples, channels, height, width) or clips (samples, frames, ...) in [0, 1].
+
+    `answers` say what each picture must show, `detector` is the file of one that can tell.
+    """
 
     images: Tensor
     references: Tensor | None = None
     prompts: Sequence[str] | None = None
+    answers: Sequence[Item] | None = None
+    detector: Path | None = None
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number a sample; `prepare` loads what it needs or raises a HostError that says what."""
+    """One number a sample; `prepare` loads what it needs or raises a HostError that says what.
+
+    A metric whose samples are of different `kinds` has a mean over each, beside that over all;
+    `kinds_of` says which kind each sample is.
+    """
 
     title: str
     better: Literal["higher", "lower"]
-    needs: Literal["references", "prompts"] | None
+    needs: Literal["references", "prompts", "answers"] | None
     compute: Callable[[Samples], Tensor]
     prepare: Callable[[], object] = lambda: None
+    kinds: tuple[str, ...] = ()
+    kinds_of: Callable[[Samples], Sequence[str]] = lambda samples: ()
 
 
 def measure(names: Iterable[str], samples: Samples) -> dict[str, list[float] | str]:
@@ -130,6 +144,16 @@ def _prompted(samples: Samples) -> Tensor:
     return values.reshape(samples.images.shape[:2]).mean(dim=1)
 
 
+def _followed(samples: Samples) -> Tensor:
+    """Whether pictures show what their prompts ask for."""
+    return following(samples.images, samples.answers or (), samples.detector)
+
+
+def _tags(samples: Samples) -> list[str]:
+    """What the answers are about: a single object, counting, colours, ..."""
+    return [item.tag for item in samples.answers or ()]
+
+
 _ALEX, _VGG = partial(lpips, backbone="alex"), partial(lpips, backbone="vgg")
 _LOAD_ALEX, _LOAD_VGG = partial(load_network, "alex", "cpu"), partial(load_network, "vgg", "cpu")
 
@@ -144,4 +168,7 @@ METRICS: dict[str, Metric] = {
     "clip-iqa": Metric("CLIP-IQA", "higher", None, _judged(clip_iqa), load_clip_iqa),
     "q-align": Metric("Q-Align", "higher", None, _judged(q_align), load_q_align),
     "clip-similarity": Metric("CLIP similarity", "higher", "prompts", _prompted, load_clip),
+    "following": Metric(
+        "Prompt following", "higher", "answers", _followed, kinds=TAGS, kinds_of=_tags
+    ),
 }

@@ -16,8 +16,16 @@ from tacache.report.standing import named, study_styles
 from tacache.report.steps import alignment, drift, indicators
 from tacache.report.summary import Row, Study, Table
 from tacache.report.tables import heading, label, table_title
+from tacache.report.taught import calibration
 
-SHOWN = ("full.lpips", "full.psnr", "full.ssim", "full.drift", "score.clip-similarity")
+SHOWN = (
+    "full.lpips",
+    "full.psnr",
+    "full.ssim",
+    "full.drift",
+    "score.clip-similarity",
+    "score.following",
+)
 GREY = "#d5d8dc"
 LOGARITHMIC = ("drift", "lpips")  # metrics whose axis is
 RC = {
@@ -89,6 +97,7 @@ FIGURES: dict[str, Draw] = {
     "drift": drift,
     "alignment": alignment,
     "indicators": indicators,
+    "calibration": calibration,
 }
 
 
@@ -153,13 +162,15 @@ def _lines(panel: Any, study: Study, across: Quantity, up: Quantity) -> None:
     _grey(panel, study, [method for method in study.methods if method not in shown], across, up)
     arrow = {"higher": " \N{UPWARDS ARROW}", "lower": " \N{DOWNWARDS ARROW}"}
     panel.set_title(heading(up, study) + arrow.get(up.better or "", ""), fontsize=10)
-    panel.set_xlabel(_across_title(study) if across.name == "evaluations" else "speedup")
+    panel.set_xlabel(_across_title(study, across))
     _log_ticks(
         panel, [p[0] for m in study.methods for p in _points(study.rows, m, across.name, up)]
     )
     if up.metric in LOGARITHMIC:
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter("{x:g}")
+    else:
+        panel.ticklabel_format(axis="y", useOffset=False)
     panel.grid(which="major")
 
 
@@ -178,8 +189,10 @@ def _grey(panel: Any, study: Study, methods: Sequence[str], across: Quantity, up
         )
 
 
-def _across_title(study: Study) -> str:
+def _across_title(study: Study, across: Quantity) -> str:
     """What evaluations are of: caches inside the model stand at what they are worth."""
+    if across.name == "speedup":
+        return f"speedup{' (not comparable: a shared device)' if study.crowded else ''}"
     return f"evaluations of the model{', or their worth' if study.has('worth') else ''}"
 
 

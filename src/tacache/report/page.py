@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tacache.errors import TACacheError
+from tacache.report.kinds import kind_tables
 from tacache.report.pictures import Shelves, data_address
 from tacache.report.quantities import Quantity
 from tacache.report.standing import named, study_styles
 from tacache.report.summary import Row, Study
 from tacache.report.tables import (
+    columns_of,
     heading,
     label,
     lead_texts,
@@ -86,9 +88,14 @@ def check() -> None:
 
 def section(study: Study, shelves: Shelves, drawn: Mapping[str, Path]) -> Section:
     """What the page shows of a study; `drawn` are figures by name."""
-    grids = [_grid(study, table_title(t), t.rows, lead_texts(t)) for t in study.tables]
+    grids = [
+        _grid(study, table_title(t), t.rows, columns_of(study, t.rows), lead_texts(t))
+        for t in study.tables
+    ]
+    grids += [_grid(study, t.title, t.rows, t.columns, []) for t in kind_tables(study)]
     if study.references:
-        grids.append(_grid(study, "References", study.references, []))
+        shown = columns_of(study, study.references)
+        grids.append(_grid(study, "References", study.references, shown, []))
     return Section(
         study,
         setup(study),
@@ -100,8 +107,9 @@ def section(study: Study, shelves: Shelves, drawn: Mapping[str, Path]) -> Sectio
     )
 
 
-def _grid(study: Study, title: str, rows: Sequence[Row], leads: list[str]) -> Grid:
-    shown = [q for q in study.quantities if any(q.name in row.values for row in rows)]
+def _grid(
+    study: Study, title: str, rows: Sequence[Row], shown: list[Quantity], leads: list[str]
+) -> Grid:
     named = {
         "full": f"to {study.steps} steps",
         "fine": f"to {study.fine} steps",
@@ -126,7 +134,7 @@ def _cell(row: Row, shown: Quantity) -> Cell:
 def _data(study: Study, shelves: Shelves) -> dict[str, Any]:
     """What the script draws from."""
     known, shown = study_styles(study), named(study)
-    compared = [q for q in study.quantities if q.group != "cost" and q.better]
+    compared = [q for q in study.quantities if q.group != "cost" and q.better and not q.is_part]
     return {
         "name": study.name,
         "quantities": [

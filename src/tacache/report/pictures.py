@@ -101,7 +101,7 @@ def _facts(record: Record) -> str:
     """What was measured of one sample, in short."""
     values = measured(record, None)
     texts = [f"{record.spent} evaluations", f"{record.seconds or 0.0:.2f} s"]
-    for shown in in_order(name for name in HEADLINES if name in values):
+    for shown in in_order(name for name in (*HEADLINES, "score.following") if name in values):
         value = values[shown.name]
         same = shown.unit == "dB" and value >= IDENTICAL
         texts.append(

@@ -9,13 +9,15 @@ from typing import Literal
 from tacache.bench.records import Fidelity, Record, Values
 from tacache.files import Frozen
 from tacache.metrics import METRICS
-from tacache.report.traces import mean_cosine, velocity_drift
+from tacache.report.traces import mean_cosine, step_drift
 
 Better = Literal["higher", "lower"]
 Getter = Callable[[Record, Record | None], float | None]
 GROUPS = ("full", "fine", "score")  # what stands before the dot
 EQUAL = 999.0  # how a record says that two pictures are equal, in dB
 IDENTICAL = 100.0  # what that counts as in a mean
+OVERALL = "overall"  # the mean over a metric's kinds, beside those over each
+CLOCKED = ("seconds", "speedup")  # what a clock says, where nobody else must use the device
 
 
 class Quantity(Frozen):
@@ -38,12 +40,27 @@ class Quantity(Frozen):
         """Its name without what it is compared to."""
         return self.name.partition(".")[2] or self.name
 
+    @property
+    def kind(self) -> str:
+        """Of a metric's sub-score, the kind of samples it is a mean over; else empty."""
+        whole, _, kind = self.metric.partition("/")
+        return kind if whole in METRICS else ""
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a mean over the samples of one kind."""
+        return self.kind not in ("", OVERALL)
+
 
 def _speedup(record: Record, full: Record | None) -> float | None:
-    """Times faster than the full run of the same sample on the same device."""
-    if full is None or not record.seconds or not full.seconds:
+    """Times faster than the full run of the same sample, as the same process or device ran it."""
+    if not record.seconds:
         return None
-    alike = (full.machine.device, full.processes) == (record.machine.device, record.processes)
+    if record.full_seconds is not None:
+        return record.full_seconds / record.seconds
+    if full is None or not full.seconds:
+        return None
+    alike = (full.machine.device, full.crowd) == (record.machine.device, record.crowd)
     return full.seconds / record.seconds if alike else None
 
 
@@ -52,12 +69,26 @@ def _calibration(record: Record, full: Record | None) -> float | None:
     return None if record.taught is None else float(record.taught.samples * record.steps)
 
 
+def _number(value: int | None) -> float | None:
+    return None if value is None else float(value)
+
+
 def _teraflops(record: Record, full: Record | None) -> float | None:
     return None if record.flops is None else record.flops / 1e12
 
 
 def _memory(record: Record, full: Record | None) -> float | None:
     return None if record.memory_bytes is None else record.memory_bytes / 2**30
+
+
+def _drifts(name: str, title: str, trace: str) -> Iterator[tuple[Quantity, Getter]]:
+    """Drift from the full run, at evaluated and at cached steps apart."""
+    for steps in ("evaluated", "cached"):
+
+        def mean(record: Record, full: Record | None, steps: str = steps) -> float | None:
+            return step_drift(record, trace, evaluated=steps == "evaluated")
+
+        yield Quantity(name=f"{name}-{steps}", title=f"{title}, {steps}", digits=4), mean
 
 
 COSTS: dict[str, tuple[Quantity, Getter]] = {
@@ -80,17 +111,15 @@ COSTS: dict[str, tuple[Quantity, Getter]] = {
             Quantity(name="prepare", title="tuning", digits=1, unit="s"),
             lambda record, full: record.prepare_seconds,
         ),
+        (
+            Quantity(name="prepare-evaluations", title="tuning evaluations", digits=0),
+            lambda record, full: _number(record.prepare_evaluations),
+        ),
         (Quantity(name="calibration", title="calibration evaluations", digits=0), _calibration),
         (Quantity(name="flops", title="TFLOPs", digits=3), _teraflops),
         (Quantity(name="memory", title="peak memory", digits=2, unit="GiB"), _memory),
-        (
-            Quantity(name="drift-evaluated", title="velocity drift, evaluated", digits=4),
-            lambda record, full: velocity_drift(record, evaluated=True),
-        ),
-        (
-            Quantity(name="drift-cached", title="velocity drift, cached", digits=4),
-            lambda record, full: velocity_drift(record, evaluated=False),
-        ),
+        *_drifts("state-drift", "state drift", "state_drift"),
+        *_drifts("drift", "velocity drift", "velocity_drift"),
         (
             Quantity(name="cos-theta", title="cos theta", digits=3),
             lambda record, full: mean_cosine(record),
@@ -108,23 +137,31 @@ def quantity(name: str) -> Quantity:
         return COSTS[name][0]
     metric = name.partition(".")[2]
     kind = metric.partition("-")[0] if not metric.startswith("motion-") else metric[7:]
-    known = METRICS.get(metric)
     return Quantity(
         name=name,
-        title="drift" if metric == "drift" else known.title if known else metric,
+        title=_title(metric),
         better=_better(metric),
         digits=DIGITS.get(kind, 3),
         unit=UNITS.get(kind, ""),
     )
 
 
+def _title(metric: str) -> str:
+    """A metric as tables call it; one that is not known by its own name."""
+    whole, _, kind = metric.partition("/")
+    if whole not in METRICS:
+        return metric
+    return f"{METRICS[whole].title}: {kind.replace('_', ' ')}" if kind else METRICS[whole].title
+
+
 def _better(metric: str) -> Better | None:
     """Which way a metric is better, where that is known."""
+    whole = metric.partition("/")[0]
     if metric == "drift":
         return "lower"
-    if metric.partition("/")[0] in EVALUATORS:
+    if whole in EVALUATORS:
         return "higher"
-    return METRICS[metric].better if metric in METRICS else None
+    return METRICS[whole].better if whole in METRICS else None
 
 
 def measured(record: Record, full: Record | None) -> dict[str, float]:
@@ -144,7 +181,7 @@ def unmeasured(record: Record) -> dict[str, str]:
 
 def in_order(names: Iterable[str]) -> list[Quantity]:
     """Quantities as columns stand: to full, to fine, scores, costs; metrics as they are listed."""
-    metrics = ["psnr", "ssim", "lpips", "lpips-vgg", "drift", *METRICS]
+    metrics = ["psnr", "ssim", "lpips", "lpips-vgg", "drift", *_with_kinds()]
     found = [quantity(name) for name in dict.fromkeys(names)]
 
     def place(one: Quantity) -> tuple[int, int]:
@@ -166,6 +203,13 @@ def _judged(record: Record) -> Iterator[tuple[str, float | str]]:
             yield f"{group}.drift", fidelity.drift
             yield from _named(group, fidelity.metrics)
     yield from _named("score", record.scores)
+
+
+def _with_kinds() -> Iterator[str]:
+    """Every metric, with its sub-scores after it."""
+    for name, metric in METRICS.items():
+        yield name
+        yield from (f"{name}/{kind}" for kind in (OVERALL, *metric.kinds))
 
 
 def _named(group: str, values: Values) -> Iterator[tuple[str, float | str]]:

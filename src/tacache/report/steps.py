@@ -1,35 +1,33 @@
 """Figures of what happens step by step: drift, its direction (appendix C), and MI and DI."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from statistics import fmean
 from typing import Any
 
 from tacache.report.standing import study_styles
-from tacache.report.style import styles
 from tacache.report.summary import Row, Study
-from tacache.report.traces import Trace
+from tacache.report.tables import table_title
+from tacache.report.traces import CACHED, EVALUATED, Trace
 
 STEP = "step, from noise to data"
 
 
 def drift(study: Study, figure_class: type[Any]) -> Any:
-    """State and velocity drift over the run: dots are evaluated steps, lines all of them."""
-    tables = [
-        (table.evaluations, [row for row in table.rows if "velocity_drift" in row.traces])
-        for table in study.tables
-    ]
-    shown = [(budget, rows) for budget, rows in tables if rows]
+    """State drift over the run, and velocity drift of cached and of evaluated steps apart."""
+    shown = _by_budget(study, CACHED)
     if not shown:
         return None
-    figure = figure_class(figsize=(9.5, 2.9 * len(shown) + 0.3), layout="constrained")
-    panels = figure.subplots(len(shown), 2, squeeze=False)
-    for (state, velocity), (budget, rows) in zip(panels, shown, strict=True):
-        title = f"{budget} evaluations" if budget else "own budgets"
+    figure = figure_class(figsize=(12, 2.8 * len(shown) + 0.3), layout="constrained")
+    panels = figure.subplots(len(shown), 3, squeeze=False)
+    for row_of_panels, (title, rows) in zip(panels, shown, strict=True):
         for row in rows:
-            _drift(state, velocity, row, study)
-        for panel, what in ((state, "state drift"), (velocity, "velocity drift")):
-            _labelled(panel, f"{what}, {title}", "relative to full steps")
-        velocity.plot([], [], "o", color="#62666d", markersize=3.5, label="evaluated")
-        velocity.legend(fontsize=7.5, frameon=False)
+            _drift(row_of_panels, row, study)
+        wide = _window(study.steps)
+        titles = ("state drift", f"velocity, cached (mean of {wide} steps)", "velocity, evaluated")
+        for panel, what in zip(row_of_panels, titles, strict=True):
+            _labelled(panel, f"{what}: {title}", "relative to full steps")
+            panel.set_ylim(bottom=0)
+    _legend(figure, panels.flat)
     figure.suptitle(
         f"{study.model}: drift from the full-step run, mean of {study.samples} samples", fontsize=10
     )
@@ -38,19 +36,30 @@ def drift(study: Study, figure_class: type[Any]) -> Any:
 
 def alignment(study: Study, figure_class: type[Any]) -> Any:
     """cos(theta) between the historical and the true direction at cached steps."""
-    rows = [row for row in study.rows if row.alignment is not None]
-    if not rows:
+    shown = _by_budget(study, "cos_theta")
+    if not shown:
         return None
-    known = styles([_name(row) for row in rows])
-    figure = figure_class(figsize=(7, 3.2), layout="constrained")
-    panel = figure.subplots()
-    for row in rows:
-        trace, colour = row.traces["cos_theta"], known[_name(row)].colour
-        _band(panel, trace, colour)
-        panel.plot(*_line(trace.mean), ".-", color=colour, linewidth=1.2, label=_name(row))
-    panel.axhline(0, color="#9aa0a8", linewidth=0.8)
-    _labelled(panel, f"{study.model}: alignment of cached steps", "cos theta")
-    panel.legend(fontsize=7.5, frameon=False)
+    figure = figure_class(figsize=(4 * len(shown) + 1.2, 3), layout="constrained")
+    panels = figure.subplots(1, len(shown), squeeze=False, sharey=True)
+    for panel, (title, rows) in zip(panels.flat, shown, strict=True):
+        for row in rows:
+            style = study_styles(study)[row.method]
+            line = "-" if row.ours else "--"
+            _band(panel, row.traces["cos_theta"], style.colour)
+            panel.plot(
+                *_line(row.traces["cos_theta"].mean),
+                line,
+                color=style.colour,
+                linewidth=1.4,
+                marker=".",
+                label=row.method,
+            )
+        panel.axhline(0, color="#9aa0a8", linewidth=0.8)
+        _labelled(panel, title, "cos theta")
+    _legend(figure, panels.flat)
+    figure.suptitle(
+        f"{study.model}: alignment of cached steps, mean of {study.samples} samples", fontsize=10
+    )
     return figure
 
 
@@ -76,21 +85,56 @@ def indicators(study: Study, figure_class: type[Any]) -> Any:
     return figure
 
 
-def _drift(state: Any, velocity: Any, row: Row, study: Study) -> None:
-    """One method in both panels; cached steps are the line, evaluated ones dots on it."""
-    colour = study_styles(study)[row.method].colour
-    width = 2.0 if row.ours else 1.1
-    states = row.traces.get("state_drift")
-    if states is not None:
+def _by_budget(study: Study, trace: str) -> list[tuple[str, list[Row]]]:
+    """Rows that have numbers of a trace, under the title of their budget."""
+    found = [
+        (table_title(table), [row for row in table.rows if _numbers(row, trace)])
+        for table in study.tables
+    ]
+    return [(title, rows) for title, rows in found if rows]
+
+
+def _numbers(row: Row, trace: str) -> bool:
+    return trace in row.traces and any(x is not None for x in row.traces[trace].mean)
+
+
+def _drift(panels: Sequence[Any], row: Row, study: Study) -> None:
+    """One method in all panels."""
+    state, cached, evaluated = panels
+    line: dict[str, Any] = {
+        "color": study_styles(study)[row.method].colour,
+        "linewidth": 2.0 if row.ours else 1.1,
+        "zorder": 3 if row.ours else 2,
+        "label": row.method,
+    }
+    if "state_drift" in row.traces:
         if row.ours:
-            _band(state, states, colour)
-        state.plot(*_line(states.mean), color=colour, linewidth=width)
-    found, marks = row.traces["velocity_drift"], row.traces.get("evaluated")
-    velocity.plot(*_line(found.mean), color=colour, linewidth=width, label=row.method)
-    if marks is not None:
-        often = [mark is not None and mark >= 0.5 for mark in marks.mean]
-        kept = [x if here else None for x, here in zip(found.mean, often, strict=False)]
-        velocity.plot(*_line(kept), "o", color=colour, markersize=3.5)
+            _band(state, row.traces["state_drift"], line["color"])
+        state.plot(*_line(row.traces["state_drift"].mean), **line)
+    steps, values = _line(row.traces[CACHED].mean)
+    cached.plot(steps, _rolling(values, _window(study.steps)), **line)
+    evaluated.plot(*_line(row.traces[EVALUATED].mean), "o-", markersize=3.5, **line)
+
+
+def _window(steps: int) -> int:
+    """Over how many cached steps a mean runs: some intervals, so that it shows their level."""
+    return max(3, steps // 5)
+
+
+def _rolling(values: Sequence[float], width: int) -> list[float]:
+    """Means over neighbours, fewer at the ends."""
+    half = width // 2
+    return [fmean(values[max(0, n - half) : n + half + 1]) for n in range(len(values))]
+
+
+def _legend(figure: Any, panels: Iterable[Any]) -> None:
+    """Every method once, beside the panels."""
+    found = {
+        name: handle
+        for panel in panels
+        for handle, name in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(found.values(), found.keys(), loc="outside right center", frameon=False)
 
 
 def _line(values: Sequence[float | None]) -> tuple[list[int], list[float]]:
@@ -123,7 +167,3 @@ def _labelled(panel: Any, title: str, unit: str) -> None:
     panel.set_ylabel(unit)
     panel.locator_params(axis="x", integer=True)
     panel.grid()
-
-
-def _name(row: Row) -> str:
-    return f"{row.method}, {row.evaluations}" if row.evaluations else row.method

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tacache.bench.records import PACKED, START, Record, RecordError, read_records
 from tacache.report.estimates import Subject, difference, estimate
-from tacache.report.quantities import in_order, measured, unmeasured
+from tacache.report.kinds import overall
+from tacache.report.quantities import CLOCKED, in_order, measured, unmeasured
 from tacache.report.summary import HEADLINES, REFERENCES, Lead, Row, Study, Summary, Table
 from tacache.report.traces import alignment, traces
 
@@ -58,6 +59,7 @@ def study(name: str, records: Sequence[Record]) -> Study:
     full = {_subject(r): r for r in kept if r.method == "full" and r.status == "done"}
     samples = {key: _samples(group, full) for key, group in groups.items()}
     rows = {key: _row(group, samples[key]) for key, group in groups.items()}
+    crowded = any(record.crowd > 1 for record in kept)
     host = first.host
     return Study(
         name=name,
@@ -69,11 +71,12 @@ def study(name: str, records: Sequence[Record]) -> Study:
         seeds=len({subject.seed for subject in subjects}),
         samples=len(subjects),
         processes=tuple(sorted({record.processes or 1 for record in kept})),
+        crowds=tuple(sorted({record.crowd for record in kept})),
         devices=tuple(dict.fromkeys(record.machine.device for record in kept)),
         versions=_versions(kept),
         quantities=tuple(in_order(name for row in rows.values() for name in row.values)),
         references=tuple(row for key, row in rows.items() if key[0] in REFERENCES),
-        tables=tuple(_tables(rows, samples, len(subjects))),
+        tables=tuple(_tables(rows, samples, len(subjects), CLOCKED if crowded else ())),
     )
 
 
@@ -123,6 +126,7 @@ def _samples(records: Sequence[Record], full: Mapping[Subject, Record]) -> Sampl
 def _row(records: Sequence[Record], samples: Samples) -> Row:
     counts = Counter(record.status for record in records)
     reasons = Counter(record.reason for record in records if record.reason)
+    values = {name: estimate(found) for name, found in samples.items()}
     return Row(
         method=records[0].method,
         evaluations=records[0].evaluations,
@@ -130,7 +134,7 @@ def _row(records: Sequence[Record], samples: Samples) -> Row:
         failed=counts["failed"],
         unreachable=counts["unreachable"],
         reason=reasons.most_common(1)[0][0] if reasons else None,
-        values={name: estimate(values) for name, values in samples.items()},
+        values=values | overall(samples),
         unmeasured={name: why for record in records for name, why in unmeasured(record).items()},
         traces=traces(records),
         alignment=alignment(records),
@@ -138,7 +142,10 @@ def _row(records: Sequence[Record], samples: Samples) -> Row:
 
 
 def _tables(
-    rows: Mapping[GroupKey, Row], samples: Mapping[GroupKey, Samples], count: int
+    rows: Mapping[GroupKey, Row],
+    samples: Mapping[GroupKey, Samples],
+    count: int,
+    unranked: Sequence[str],
 ) -> Iterable[Table]:
     """A table a budget, the largest first, and one of methods with their own."""
     methods = [row for row in rows.values() if row.method not in REFERENCES]
@@ -149,7 +156,8 @@ def _tables(
             here.sort(key=lambda row: -(row.cost.mean if row.cost else 0.0))
             yield Table(evaluations=None, rows=tuple(here))
         else:
-            ranked = [_ranked(row, [r for r in here if r.done == count], count) for row in here]
+            complete = [row for row in here if row.done == count]
+            ranked = [_ranked(row, complete, count, unranked) for row in here]
             ranked.sort(key=_standing)
             yield Table(
                 evaluations=budget,
@@ -158,13 +166,13 @@ def _tables(
             )
 
 
-def _ranked(row: Row, rivals: Sequence[Row], count: int) -> Row:
+def _ranked(row: Row, rivals: Sequence[Row], count: int, unranked: Sequence[str]) -> Row:
     """The row with its places among those that have all samples; without any if it has not."""
     if row.done < count:
         return row
     places = {}
     for quantity in in_order(row.values):
-        if quantity.better:
+        if quantity.better and quantity.name not in unranked:
             sign = -1 if quantity.better == "higher" else 1
             there = [r.values[quantity.name] for r in rivals if quantity.name in r.values]
             mine = sign * row.values[quantity.name].mean

@@ -83,11 +83,17 @@ class Study(Frozen):
     seeds: int
     samples: int
     processes: tuple[int, ...]
+    crowds: tuple[int, ...] = (1,)  # how many of them ran on one device while times were taken
     devices: tuple[str, ...]
     versions: dict[str, tuple[str, ...]]
     quantities: tuple[Quantity, ...]
     references: tuple[Row, ...]
     tables: tuple[Table, ...]
+
+    @property
+    def crowded(self) -> bool:
+        """Whether processes shared a device: then times cannot be compared."""
+        return max(self.crowds, default=1) > 1
 
     def has(self, name: str) -> bool:
         """Whether any row has numbers of a quantity."""

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 
 from tacache.report.estimates import Estimate
-from tacache.report.quantities import IDENTICAL, Quantity, quantity
+from tacache.report.kinds import kind_notes, kind_tables
+from tacache.report.quantities import CLOCKED, IDENTICAL, Quantity, quantity
 from tacache.report.summary import Row, Study, Table
 
 NOTES = (
@@ -26,14 +27,22 @@ OVERSPENT = (
     f"{OVER} cost more than the budget: by evaluations, or by worth where there is one. It is "
     "ranked all the same."
 )
-SHARED = "Calibration evaluations are those of the full runs that all methods were offered alike."
+AVERAGED = (
+    "A fitted plan crosses an interval with one average velocity, which is what its cached steps "
+    "drift by; at evaluated steps it is the model's own velocity that is compared."
+)
+CROWDED = "\N{DOUBLE DAGGER}"
+SHARED = "Calibration evaluations are those of the full runs that a method was made ready on."
 
 
 def number(estimate: Estimate, shown: Quantity) -> str:
-    """A mean and its margin, as exact as the quantity is written."""
+    """A mean and its margin, as exact as the quantity is written.
+
+    Sub-scores stand without: theirs are wide, of a few samples that are right or wrong.
+    """
     if shown.unit == "dB" and estimate.mean >= IDENTICAL:
         return "identical"
-    if not estimate.margin:
+    if not estimate.margin or shown.is_part:
         whole = shown.digits <= 1 and estimate.mean == round(estimate.mean)
         return f"{estimate.mean:.{0 if whole else shown.digits}f}"
     return f"{estimate.mean:.{shown.digits}f} ± {estimate.margin:.{shown.digits}f}"
@@ -58,7 +67,8 @@ def heading(shown: Quantity, study: Study) -> str:
     """A column's title, with what it is compared to and its unit."""
     compared = {"fine": f" to {study.fine} steps"}.get(shown.group, "")
     unit = f" ({shown.unit})" if shown.unit else ""
-    return f"{shown.title}{compared}{unit}"
+    mark = f" {CROWDED}" if study.crowded and shown.name in CLOCKED else ""
+    return f"{shown.title}{compared}{unit}{mark}"
 
 
 def trouble(row: Row) -> str | None:
@@ -110,9 +120,18 @@ def notes(study: Study) -> list[str]:
         found.append(OVERSPENT)
     if study.has("calibration"):
         found.append(SHARED)
+    found += kind_notes(study)
+    if any("velocity_drift" in row.traces and _averages(row) for row in study.rows):
+        found.append(AVERAGED)
     if study.processes != (1,):
         counts = " and ".join(map(str, study.processes))
-        found.append(f"{counts} processes shared the machine while times were taken.")
+        found.append(f"{counts} processes shared the work while times were taken.")
+    if study.crowded:
+        counts = " and ".join(str(count) for count in study.crowds if count > 1)
+        found.append(
+            f"{CROWDED} taken while {counts} processes shared a device, which slows some methods "
+            "more than others: times and speedups are not comparable, and not ranked."
+        )
     found += [f"{quantity(name).title}: {why}." for name, why in missing_metrics(study).items()]
     return list(dict.fromkeys(found))
 
@@ -134,16 +153,26 @@ def markdown(study: Study) -> str:
     """The study as a page of Markdown."""
     parts = [f"# {study.name}", setup(study)]
     if study.references:
-        parts += ["## References", _grid(study, study.references)]
+        columns = columns_of(study, study.references)
+        parts += ["## References", _grid(study, study.references, columns)]
     for table in study.tables:
-        parts += [f"## {table_title(table)}", _grid(study, table.rows)]
+        columns = columns_of(study, table.rows)
+        parts += [f"## {table_title(table)}", _grid(study, table.rows, columns)]
         if table.leads:
             parts.append("\n".join(f"- {text}" for text in lead_texts(table)))
+    for found in kind_tables(study):
+        parts += [f"## {found.title}", _grid(study, found.rows, found.columns)]
     aligned = alignments(study)
     if aligned:
         parts += ["## Alignment of cached steps (cos theta)", aligned]
     parts += ["## Notes", "\n".join(f"- {note}" for note in notes(study))]
     return "\n\n".join(parts) + "\n"
+
+
+def columns_of(study: Study, rows: Sequence[Row]) -> list[Quantity]:
+    """Every quantity that any of some rows has or lacks for a reason, without sub-scores."""
+    there = {name for row in rows for name in (*row.values, *row.unmeasured)}
+    return [q for q in study.quantities if q.name in there and not q.kind]
 
 
 def alignments(study: Study) -> str | None:
@@ -188,17 +217,14 @@ def markdown_table(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 
-def _grid(study: Study, rows: Sequence[Row]) -> str:
-    """Rows with every quantity that any of them has, and what went wrong beside them."""
-    shown = [
-        q for q in study.quantities if any(q.name in {**r.values, **r.unmeasured} for r in rows)
-    ]
+def _grid(study: Study, rows: Sequence[Row], columns: Sequence[Quantity]) -> str:
+    """Rows with some quantities, and what went wrong beside them."""
     troubles = any(trouble(row) for row in rows)
-    titles = ["method", *(heading(q, study) for q in shown), *(["not done"] if troubles else [])]
+    titles = ["method", *(heading(q, study) for q in columns), *(["not done"] if troubles else [])]
     lines = [
         [
             label(row),
-            *(cell(row, q) for q in shown),
+            *(cell(row, q) for q in columns),
             *([" ".join((trouble(row) or "").split())] if troubles else []),
         ]
         for row in rows
@@ -213,6 +239,10 @@ def _interval(found: Estimate | None) -> tuple[float | None, float | None, float
 def _clear(by: Estimate) -> bool:
     """Whether zero lies outside the interval."""
     return by.margin is not None and abs(by.mean) > by.margin
+
+
+def _averages(row: Row) -> bool:
+    return row.method.partition("@")[0] == "fitted"
 
 
 def _identical(row: Row) -> bool:

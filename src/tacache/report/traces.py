@@ -9,6 +9,8 @@ from tacache.bench.records import Record
 from tacache.diagnostics import Alignment
 from tacache.files import Frozen
 
+CACHED, EVALUATED = "velocity_drift_cached", "velocity_drift_evaluated"  # made of two others
+
 
 class Trace(Frozen):
     """A mean and a standard deviation over samples at every step; None where a step has none."""
@@ -21,7 +23,7 @@ def traces(records: Sequence[Record]) -> dict[str, Trace]:
     """Every trace of some records, step by step over their samples."""
     found: dict[str, list[tuple[float | None, ...]]] = {}
     for record in records:
-        for name, values in (record.traces or {}).items():
+        for name, values in {**(record.traces or {}), **_apart(record)}.items():
             found.setdefault(name, []).append(values)
     return {name: _over_samples(rows) for name, rows in found.items()}
 
@@ -42,10 +44,10 @@ def alignment(records: Sequence[Record]) -> Alignment | None:
     )
 
 
-def velocity_drift(record: Record, *, evaluated: bool) -> float | None:
-    """The mean velocity drift of one sample over its evaluated or its cached steps."""
+def step_drift(record: Record, name: str, *, evaluated: bool) -> float | None:
+    """The mean drift of one sample's states or velocities over its evaluated or cached steps."""
     found = record.traces or {}
-    pairs = zip(found.get("velocity_drift", ()), found.get("evaluated", ()), strict=False)
+    pairs = zip(found.get(name, ()), found.get("evaluated", ()), strict=False)
     drifts = [drift for drift, mark in pairs if drift is not None and bool(mark) == evaluated]
     return fmean(drifts) if drifts else None
 
@@ -54,6 +56,18 @@ def mean_cosine(record: Record) -> float | None:
     """The mean of cos(theta) over the cached steps of one sample."""
     cosines = list(_numbers(record, "cos_theta"))
     return fmean(cosines) if cosines else None
+
+
+def _apart(record: Record) -> dict[str, tuple[float | None, ...]]:
+    """Velocity drift of cached and of evaluated steps, which samples may differ in."""
+    found = record.traces or {}
+    if not {"velocity_drift", "evaluated"} <= found.keys():
+        return {}
+    pairs = list(zip(found["velocity_drift"], found["evaluated"], strict=True))
+    return {
+        CACHED: tuple(None if mark else drift for drift, mark in pairs),
+        EVALUATED: tuple(drift if mark else None for drift, mark in pairs),
+    }
 
 
 def _numbers(record: Record, name: str) -> Iterator[float]:

@@ -55,7 +55,8 @@ class DBCache(Thresholded[DBCacheSettings]):
         if group and torch.distributed.get_world_size() > 1:
             raise HostError(
                 f"{self.name} averages its decisions over all processes, which run other samples "
-                "here: run it in one process"
+                "here: run it without torchrun, in one process, with --retry-failed on the same "
+                "results"
             )
 
     def check(self, transformer: Any, settings: DBCacheSettings) -> None:

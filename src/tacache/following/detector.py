@@ -1,20 +1,18 @@
-"""Whether pictures show what their prompts say, in the manner of GenEval, by a small detector.
+"""The detector: what pictures show, where, how large and in what colour.
 
-The detector is trained by `training.detector` on composed scenes. Places and sizes are pixels
-of a 128x128 picture, x to the right and y downwards.
+It is trained by `training.detector` on composed scenes. Places and sizes are pixels of a 128x128
+picture, x to the right and y downwards.
 """
 
 import json
 import os
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
-from typing_extensions import Self
 
 from tacache.errors import HostError
 from tacache.files import Frozen
@@ -25,42 +23,6 @@ SIDE, STRIDE = 128, 8  # pixels of a picture, pixels between two places of the m
 USUAL = 64.0  # pixels: the size that the size map gives as 0, doubled or halved as +1 or -1
 THRESHOLD = 0.3  # confidence of what counts as found, GenEval's
 APART = 0.25  # of two sizes together: the least distance between the centres of two objects
-NEARNESS = 0.1  # of two sizes together: centres closer than this are beside no other, GenEval's
-
-Tag = Literal["single_object", "two_object", "counting", "colors", "position", "color_attr"]
-Relation = Literal["left of", "right of", "above", "below"]
-TAGS: tuple[Tag, ...] = (
-    "single_object",
-    "two_object",
-    "counting",
-    "colors",
-    "position",
-    "color_attr",
-)
-
-
-class Wanted(Frozen):
-    """So many objects of a class, in a colour, in relation to another entry of the list."""
-
-    noun: str = Field(alias="class")
-    count: int = Field(ge=1)
-    color: str | None = None
-    position: tuple[Relation, int] | None = None
-
-
-class Item(Frozen):
-    """A prompt with its known answer."""
-
-    tag: Tag
-    prompt: str
-    include: tuple[Wanted, ...] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _references_exist(self) -> Self:
-        for i, wanted in enumerate(self.include):
-            if wanted.position and wanted.position[1] not in set(range(len(self.include))) - {i}:
-                raise ValueError(f"entry {i} lies {wanted.position[0]} an entry that is not there")
-        return self
 
 
 class Found(Frozen):
@@ -208,70 +170,6 @@ def read_maps(maps: Maps, architecture: Architecture, threshold: float) -> list[
     return [_apart(found) for found in pictures]
 
 
-def read_items(path: str | os.PathLike[str]) -> list[Item]:
-    """Prompts with known answers: JSON lines of `tag`, `prompt` and `include`."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise HostError(f"cannot read prompts from {path}: {error}") from error
-    items = []
-    for i, line in enumerate(lines, start=1):
-        try:
-            items.append(Item.model_validate_json(line))
-        except ValidationError as error:
-            where = ".".join(str(part) for part in error.errors()[0]["loc"]) or "the line"
-            problem = f"{where}: {error.errors()[0]['msg']}"
-            raise HostError(f"{path}, line {i}: {problem}") from error
-    return items
-
-
-def check(found: Sequence[Found], item: Item) -> bool:
-    """Whether what was found is what the prompt asks for; counting prompts take no more either."""
-    groups = [_matched(found, wanted, item.tag == "counting") for wanted in item.include]
-    return all(groups) and all(
-        wanted.position[0] in relations(one, other)
-        for wanted, group in zip(item.include, groups, strict=True)
-        if wanted.position
-        for one in group
-        for other in groups[wanted.position[1]]
-    )
-
-
-def relations(one: Found, other: Found) -> set[Relation]:
-    """Where the first lies seen from the second: up to two answers, as GenEval has it."""
-    offsets, nearness = (one.x - other.x, one.y - other.y), NEARNESS * (one.size + other.size)
-    distance = (offsets[0] ** 2 + offsets[1] ** 2) ** 0.5
-    axes: tuple[tuple[Relation, Relation], ...] = (("left of", "right of"), ("above", "below"))
-    return {
-        names[offset > 0]
-        for offset, names in zip(offsets, axes, strict=True)
-        if abs(offset) - nearness > 0.5 * distance
-    }
-
-
-def follow(detector: nn.Module, images: Tensor, items: Sequence[Item]) -> list[tuple[Tag, bool]]:
-    """The tag of each prompt and whether its picture follows it, for `score`."""
-    if len(images) != len(items):
-        raise HostError(f"{len(images)} pictures for {len(items)} prompts: one each is needed")
-    found = detect(detector, images)
-    return [(item.tag, check(objects, item)) for objects, item in zip(found, items, strict=True)]
-
-
-def score(results: Iterable[tuple[Tag, bool]]) -> dict[str, float]:
-    """The share of followed prompts by tag, and the mean over tags as `overall`."""
-    passed: dict[Tag, list[bool]] = {}
-    for tag, right in results:
-        passed.setdefault(tag, []).append(right)
-    if not passed:
-        raise HostError("there is nothing to score: give at least one result")
-    if unknown := passed.keys() - set(TAGS):
-        raise HostError(f"unknown tag {min(unknown)!r}: there are {', '.join(TAGS)}")
-    shares: dict[str, float] = {
-        tag: sum(passed[tag]) / len(passed[tag]) for tag in TAGS if tag in passed
-    }
-    return {**shares, "overall": sum(shares.values()) / len(shares)}
-
-
 def _convolution(inputs: int, outputs: int, stride: int = 1, kernel: int = 3) -> nn.Sequential:
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
@@ -304,14 +202,3 @@ def _apart(found: list[Found]) -> list[Found]:
 
 def _distance(one: Found, other: Found) -> float:
     return max(abs(one.x - other.x), abs(one.y - other.y))
-
-
-def _matched(found: Sequence[Found], wanted: Wanted, exactly: bool) -> list[Found]:
-    """The surest objects of the class, as many as wanted; none where they are not as wanted."""
-    same = sorted((f for f in found if f.noun == wanted.noun), key=lambda f: -f.confidence)
-    if len(same) < wanted.count or (exactly and len(same) > wanted.count):
-        return []
-    chosen = same[: wanted.count]
-    if wanted.color and any(one.colour != wanted.color for one in chosen):
-        return []
-    return chosen
