@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,6 +20,7 @@ from training.video import whole
 from training.video.config import AUTOENCODER, WORK
 from training.video.corpus import load_bank, make_arrays, names_of
 from training.video.render import Arrays, Bank, render, signed
+from training.video.safety import LastGood, checked, gradient_norm
 from training.video.sheets import save_frames, to_pixels
 
 RATE, WARM_UP = 1e-3, 200
@@ -31,9 +34,10 @@ def main() -> None:
     """Train for some time, measure the latents, save the model and a sheet."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=200)
-    parser.add_argument("--least", type=int, default=1500, help="steps; up to half more time")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--clips", type=int, default=30_000)
+    parser.add_argument("--until", type=float, help="stop by this time of the clock (Unix)")
+    parser.add_argument("--least", type=int, default=3000, help="steps; up to half more time")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--clips", type=int, default=24_000, help="0.47 MB each on the device")
     parser.add_argument("--measured", type=int, default=512, help="clips the PSNR is of")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--pictures", type=Path, default=STILLS / "emoji.npz")
@@ -46,7 +50,8 @@ def main() -> None:
     arrays = make_arrays(options.clips, 1, names_of(bank)).to(device)
     model = channels_last(AutoencoderKLWan(**AUTOENCODER).to(device))
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
-    train(model, arrays, bank, options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    train(model, draw_all(arrays, bank), options)
     finish(model, make_arrays(options.measured, 3, names_of(bank)).to(device), bank, options.out)
 
 
@@ -67,27 +72,44 @@ def channels_last(model: Any) -> Any:
     return model
 
 
-def train(model: Any, arrays: Arrays, bank: Bank, options: argparse.Namespace) -> None:
+def train(model: Any, clips: Tensor, options: argparse.Namespace) -> None:
     """Adam with a learning rate that falls to zero over the given time."""
     device = model.device.type
     optimizer = torch.optim.AdamW(model.parameters(), RATE, betas=(0.9, 0.99), weight_decay=1e-4)
-    compiled = device == "cuda" and not options.no_compile
-    step_losses = torch.compile(losses) if compiled else losses
-    options.out.mkdir(parents=True, exist_ok=True)
-    started, step, limit, done = None, 0, options.seconds, 0.0
+    trial = partial(try_step, model, draw(clips, options.batch))
+    step_losses = checked(losses, trial, device == "cuda" and not options.no_compile)
+    good = LastGood(model, optimizer)
+    started, step, done = time.monotonic(), 0, 0.0  # the clock starts after compilation
+    limit = most = allowed(options)
     with (options.out / "autoencoder.jsonl").open("w") as curve:
         while done < 1:
             for group in optimizer.param_groups:
                 group["lr"] = RATE * min(1, (step + 1) / WARM_UP) * (1 - done) ** 0.7
-            parts = make_step(model, optimizer, draw(arrays, bank, options.batch), step_losses)
-            started = started or time.monotonic()  # the clock starts after compilation
+            parts = make_step(model, optimizer, draw(clips, options.batch), step_losses)
             step += 1
-            if step % NOTED == 0:
+            if step % NOTED == 0:  # waits for the device
                 note(curve, step, time.monotonic() - started, parts)
-            if step == NOTED:  # the device has just been waited for
+                good.settle(torch.stack(list(parts.values())))
+            if step == NOTED:
                 rate = step / (time.monotonic() - started)
-                limit = allotted(options.seconds, rate, options.least)
+                limit = min(allotted(options.seconds, rate, options.least), most)
             done = (time.monotonic() - started) / limit
+    good.settle(torch.stack(list(parts.values())))
+
+
+def allowed(options: argparse.Namespace) -> float:
+    """Seconds until the time of the clock that was given, half more than asked for at most."""
+    left = math.inf if options.until is None else options.until - time.time()
+    return max(1e-6, min(1.5 * options.seconds, left))
+
+
+def try_step(model: Any, clip: Tensor, step_losses: Any) -> list[float]:
+    """The parts of the loss and the gradients' norm of a fixed draw of noise."""
+    noise = torch.randn(latent_shape(model, clip), generator=torch.Generator().manual_seed(0))
+    with torch.autocast(clip.device.type, torch.bfloat16):
+        error, edge, kl = step_losses(model, clip, noise.to(clip.device))
+    (error + EDGE_WEIGHT * edge + KL_WEIGHT * kl).backward()
+    return [error.item(), edge.item(), kl.item(), gradient_norm(model)]
 
 
 def note(curve: TextIO, step: int, seconds: float, parts: dict[str, Tensor]) -> None:
@@ -104,11 +126,16 @@ def allotted(seconds: float, rate: float, least: int) -> float:
     return min(max(seconds, least / rate), 1.5 * seconds)
 
 
-def draw(arrays: Arrays, bank: Bank, count: int) -> Tensor:
-    """Clips in [-1, 1] of some scenes."""
-    chosen = torch.randint(len(arrays), (count,), device=arrays.row.device)
-    clip = signed(render(arrays[chosen], bank))
-    return clip.contiguous(memory_format=torch.channels_last_3d)
+@torch.no_grad()
+def draw_all(arrays: Arrays, bank: Bank, batch: int = 128) -> Tensor:
+    """All clips once, as bytes, on the bank's device: steps then wait for nothing."""
+    starts = range(0, len(arrays), batch)
+    return torch.cat([render(arrays[slice(n, n + batch)], bank) for n in starts])
+
+
+def draw(clips: Tensor, count: int) -> Tensor:
+    """Some clips, in [-1, 1]."""
+    return signed(clips[torch.randint(len(clips), (count,), device=clips.device)])
 
 
 def make_step(model: Any, optimizer: Any, clip: Tensor, step_losses: Any) -> dict[str, Tensor]:

@@ -6,17 +6,30 @@ import json
 from pathlib import Path
 from typing import Any
 
-from training.video.config import CHANNELS, FRAMES, GUIDANCE, SHIFT, SIZE, TOKENS
+from training.video.config import (
+    CHANNELS,
+    EARLIER,
+    FACTS,
+    FRAMES,
+    GUIDANCE,
+    SHIFT,
+    SIZE,
+    TOKENS,
+)
 
 TEMPLATE = Path(__file__).parent / "card.md"
 PARTS = ("transformer", "vae", "text_encoder")
+ADDED = ("clips", "flow_steps", "flow_seconds", "samples", "seconds")  # over runs
+Facts = dict[str, float]
 
 
 def write_card(pipe: Any, work: Path, folder: Path) -> Path:
-    """Write README.md into the model's folder from the curves in the work folder."""
+    """Write README.md and the facts into the model's folder from the curves in the work folder."""
+    facts = measured(work)
+    (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    words = {**sizes(pipe, folder), **worded(facts)}
     target = folder / "README.md"
-    facts = {**sizes(pipe, folder), **measured(work)}
-    target.write_text(TEMPLATE.read_text(encoding="utf-8").format(**facts), encoding="utf-8")
+    target.write_text(TEMPLATE.read_text(encoding="utf-8").format(**words), encoding="utf-8")
     return target
 
 
@@ -36,26 +49,54 @@ def sizes(pipe: Any, folder: Path) -> dict[str, str]:
     }
 
 
-def measured(work: Path) -> dict[str, str]:
-    """What its training came to."""
-    autoencoder = json.loads((work / "autoencoder.json").read_text(encoding="utf-8"))
-    flow, first = last_line(work / "flow.jsonl"), last_line(work / "autoencoder.jsonl")
-    stamps = work / "stamps"
-    seconds = float(stamps.read_text().split("\n")[-2].split()[0]) if stamps.is_file() else 0.0
+def measured(work: Path) -> Facts:
+    """What training came to, in this run and in those it went on from."""
+    flow = last_line(work / "flow.jsonl")
+    facts = {
+        "psnr": read(work / "autoencoder.json").get("psnr", float("nan")),
+        "autoencoder_steps": last_line(work / "autoencoder.jsonl").get("step", 0),
+        "clips": flow.get("clips", 0),
+        "flow_steps": flow.get("step", 0),
+        "flow_seconds": flow.get("seconds", 0.0),
+        "samples": flow.get("samples", 0),
+        "loss": flow.get("loss", float("nan")),
+        "seconds": last_stamp(work / "stamps"),
+    }
+    earlier = read(work / EARLIER)
+    if not earlier:
+        return facts
+    added = {name: facts[name] + earlier[name] for name in ADDED}
+    return {**earlier, **added, "loss": facts["loss"]}
+
+
+def worded(facts: Facts) -> dict[str, str]:
+    """The facts as the card says them."""
     return {
-        "psnr": f"{autoencoder['psnr']:.1f}",
-        "autoencoder_steps": f"{first.get('step', 0):,}",
-        "clips": f"{flow.get('clips', 0):,}",
-        "flow_steps": f"{flow.get('step', 0):,}",
-        "flow_minutes": f"{flow.get('seconds', 0) / 60:.1f}",
-        "samples": f"{flow.get('samples', 0) / 1e6:.1f}M",
-        "loss": f"{flow.get('loss', float('nan')):.4f}",
-        "minutes": f"{seconds / 60:.1f}",
+        "psnr": f"{facts['psnr']:.1f}",
+        "autoencoder_steps": f"{facts['autoencoder_steps']:,}",
+        "clips": f"{facts['clips']:,}",
+        "flow_steps": f"{facts['flow_steps']:,}",
+        "flow_minutes": f"{facts['flow_seconds'] / 60:.1f}",
+        "samples": f"{facts['samples'] / 1e6:.1f}M",
+        "loss": f"{facts['loss']:.4f}",
+        "minutes": f"{facts['seconds'] / 60:.1f}",
     }
 
 
-def last_line(path: Path) -> dict[str, float]:
+def read(path: Path) -> Facts:
+    """A file of numbers; empty where there is none."""
+    entries: Facts = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return entries
+
+
+def last_line(path: Path) -> Facts:
     """The last record of a curve; empty where training was too short for one."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    record: dict[str, float] = json.loads(lines[-1]) if lines else {}
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    record: Facts = json.loads(lines[-1]) if lines else {}
     return record
+
+
+def last_stamp(path: Path) -> float:
+    """Seconds of the chain until its last stage ended."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return float(lines[-1].split()[0]) if lines else 0.0

@@ -3,7 +3,9 @@
 #   bash training/video/chain.sh WORK MINUTES
 # Expects WORK/data/emoji.npz and WORK/data/animations.npz. Leaves WORK/tiny-wan, the sheets, curves,
 # logs and WORK/stamps (seconds since the start, stage); the last stamp is "done" or "failed: STAGE".
-# The flow gets all the time the other stages leave; a stage that fails compiled is run again plain.
+# START=FOLDER goes on from an exported model: its autoencoder and tokenizer, other clips.
+# The flow gets all the time the other stages leave. A stage that fails is run again without
+# compilation while there is time; whatever happens to the flow, its last averaged weights are exported.
 set -u
 work=$1 minutes=$2
 begun=$(date +%s)
@@ -11,31 +13,62 @@ mkdir -p "$work/logs"
 export TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1 PYTHONWARNINGS=ignore
 export PYTHONPATH="$PWD:${PYTHONPATH:-}"
 data="--pictures $work/data/emoji.npz --animations $work/data/animations.npz --out $work"
-closing=${CLOSING:-55}         # seconds kept for export and sheets
-autoencoder=${AUTOENCODER:-200} # seconds of its training
-batch=${BATCH:-512} clips=${CLIPS:-240000}
+start=${START:-}
+closing=${CLOSING:-65}          # seconds kept for saving, export and sheets
+autoencoder=${AUTOENCODER:-210} # seconds of its training
+encoding=${ENCODING:-60}        # seconds in which the flow encodes as many clips as it can
+batch=${BATCH:-512} clips=${CLIPS:-360000}
+seed=${SEED:-$([ -n "$start" ] && echo 3 || echo 2)}
+rate=${RATE:-$([ -n "$start" ] && echo 6e-4 || echo 1e-3)}
+until=$((begun + minutes * 60 - closing))
 
 stamp() { echo "$(($(date +%s) - begun)) $1" | tee -a "$work/stamps"; }
-stage() { # NAME COMMAND...: log to NAME.log, stop the chain where it fails
+left() { echo $(($1 - $(date +%s))); } # END: seconds until then
+stage() { # NAME COMMAND...: log to NAME.log; says whether it worked
     local name=$1
     shift
-    if "$@" >"$work/logs/$name.log" 2>&1; then stamp "$name"; else
+    if "$@" >>"$work/logs/$name.log" 2>&1; then stamp "$name"; else
         tail -n 5 "$work/logs/$name.log"
-        stamp "failed: $name"
-        exit 1
+        stamp "broken: $name"
+        return 1
     fi
 }
-either() { # COMMAND...: compiled, or else without compilation
-    "$@" || { echo "--- again without compilation"; "$@" --no-compile; }
+fail() { stamp "failed: $1" && exit 1; }
+limited() { # END COMMAND...: ended at END, if it has not by then
+    local seconds
+    seconds=$(left "$1")
+    shift
+    timeout --kill-after=10 "$((seconds > 1 ? seconds : 1))" "$@"
+}
+either() { # END COMMAND...: as it is, or else without compilation where a minute and a half is left
+    limited "$@" && return
+    [ "$(left "$1")" -gt 90 ] || return 1
+    echo "--- again without compilation"
+    limited "$@" --no-compile
+}
+prepare() { # the corpus, and one short run of the flow on noise, which also fills the compiler's cache
+    local make="python3 -m training.video.corpus --seed $seed $data ${start:+--start $start}"
+    nice $make --clips "$clips" || $make --clips 60000 --workers 1 || return 1
+    [ -n "$start" ] && return
+    limited $((begun + 280)) python3 -m training.video.flow --rehearse --seconds 6 --batch "$batch" $data
+    echo $? >"$work/rehearsed"
 }
 
 stamp start
-python3 -m training.video.corpus --clips "$clips" $data >"$work/logs/corpus.log" 2>&1 &
-corpus=$!
-stage autoencoder either python3 -m training.video.autoencoder --seconds "$autoencoder" $data
-stage waiting wait $corpus
-until=$((begun + minutes * 60 - closing))
-stage flow either python3 -m training.video.flow --seconds 3600 --until $until --batch "$batch" $data
-stage export python3 -m training.video.export --work "$work" --out "$work/tiny-wan" \
-    --sheet "$work/sheet" --guidance 4 2.5
+prepare >"$work/logs/corpus.log" 2>&1 &
+prepared=$!
+if [ -z "$start" ]; then
+    # twice its time and more: enough for a second, plain run
+    stage autoencoder either $((begun + 3 * autoencoder)) python3 -m training.video.autoencoder \
+        --seconds "$autoencoder" --until $((begun + 2 * autoencoder)) $data || [ -d "$work/vae" ] ||
+        fail autoencoder
+fi
+stage corpus wait $prepared || fail corpus
+plain=
+[ "$(cat "$work/rehearsed" 2>/dev/null)" = 1 ] && plain=--no-compile
+stage flow either $((until + 25)) python3 -m training.video.flow --seconds 3600 --until $until \
+    --batch "$batch" --encoding "$encoding" --rate "$rate" ${start:+--start $start} $plain $data ||
+    [ -d "$work/transformer" ] || fail flow
+stage export limited $((begun + minutes * 60 + 90)) python3 -m training.video.export --work "$work" \
+    --out "$work/tiny-wan" --sheet "$work/sheet" --guidance 4 2.5 || fail export
 stamp done

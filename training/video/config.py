@@ -5,6 +5,9 @@ from typing import Any
 
 WORK = Path(__file__).parents[1] / "work" / "video"
 
+FACTS = "training.json"  # in a model's folder: what its training came to
+EARLIER = "earlier.json"  # in the work folder: the same of the model it goes on from
+
 SIZE = 96  # pixels: 6 by 6 tokens of 16 pixels in a frame of latents
 FRAMES = 17  # 4 k + 1: the first frame has a latent frame of its own, then four share one
 LATENT_FRAMES = 1 + (FRAMES - 1) // 4

@@ -19,6 +19,7 @@ from diffusers import (
     WanTransformer3DModel,
 )
 
+from training.video import text
 from training.video.card import write_card
 from training.video.config import FRAMES, GUIDANCE, SHIFT, SIZE, STEPS, TOKENS, UNIPC, WORK
 from training.video.sheets import save_frames, save_moving, to_pixels
@@ -50,11 +51,11 @@ def main() -> None:
 
 def build(work: Path) -> Any:
     """The pipeline of the trained parts, as half precision will have it."""
-    from transformers import PreTrainedTokenizerFast, UMT5EncoderModel
+    from transformers import PreTrainedTokenizerFast
 
     return WanPipeline(
         tokenizer=PreTrainedTokenizerFast.from_pretrained(work / "tokenizer"),
-        text_encoder=UMT5EncoderModel.from_pretrained(work / "text_encoder").half(),
+        text_encoder=text.load_encoder(work / "text_encoder").half(),
         vae=AutoencoderKLWan.from_pretrained(work / "vae").half(),
         transformer=WanTransformer3DModel.from_pretrained(work / "transformer").half(),
         scheduler=UniPCMultistepScheduler(**UNIPC),

@@ -10,30 +10,34 @@ the second half of ``--total`` the learning rate falls to zero; the export is of
 from __future__ import annotations
 
 import argparse
-import copy
 import json
+import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from diffusers import AutoencoderKLWan, WanTransformer3DModel
-from torch import Tensor, nn
+from diffusers import AutoencoderKLWan
+from torch import Tensor
 
 from training.emoji import WORK as STILLS
-from training.flow import Clock
 from training.video import text, whole
-from training.video.autoencoder import prepare
-from training.video.config import TRANSFORMER, WORK
+from training.video.autoencoder import channels_last, prepare
+from training.video.config import CHANNELS, LATENT_FRAMES, LATENT_SIDE, WORK
 from training.video.corpus import Corpus, load_bank, load_corpus
 from training.video.render import Bank, render, signed
+from training.video.safety import TOLERANCE, LastGood, alike, checked, gradient_norm
+from training.video.state import Pair, State, resume, save, update
 
 RATE, WARM_UP, DECAY_FROM = 1e-3, 500, 0.45
-NOISY = 0.5  # mean of the logit of t: what moves where is settled near t = 1
-EMA = 0.9995
-SAVE_EVERY = 240.0  # seconds
+# Mean and deviation of the logit of t: what moves where is settled near t = 1, where the shifted
+# grid has most of its steps.
+NOISY, SPREAD = 0.8, 1.2
+SAVE_EVERY = 150.0  # seconds
 NOTED = 100  # steps in a line of the curve
 DROPPED = 0.1  # share of captions left out, for guidance
+REHEARSED = 2048  # clips of noise
 
 
 class Examples(NamedTuple):
@@ -44,45 +48,39 @@ class Examples(NamedTuple):
     empty: Tensor  # (TOKENS,): no caption
 
 
-class Pair(nn.Module):
-    """Transformer and text encoder, whose weights are trained and averaged as one."""
-
-    def __init__(self, transformer: Any, encoder: Any) -> None:
-        super().__init__()
-        self.transformer, self.encoder = transformer, encoder
-
-
-class State(NamedTuple):
-    """The models, what trains them, and how far they are."""
-
-    model: Pair
-    average: Pair
-    optimizer: torch.optim.Optimizer
-    done: dict[str, float]  # step, seconds
-    curve: list[dict[str, float]]
-
-
-def main() -> None:
-    """Prepare the examples, load or make the model, train one chunk and save."""
+def parse() -> argparse.Namespace:
+    """The command's options."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=900, help="of this chunk, at most")
     parser.add_argument("--total", type=float, help="seconds of all chunks [default: this one's]")
     parser.add_argument("--until", type=float, help="stop by this time of the clock (Unix)")
     parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--rate", type=float, default=RATE, help="the highest learning rate")
+    parser.add_argument("--encoding", type=float, default=90, help="seconds to encode clips in")
     parser.add_argument("--start", type=Path, help="folder of an exported model to begin with")
+    parser.add_argument("--rehearse", action="store_true", help="on noise, in OUT/rehearsal")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--pictures", type=Path, default=STILLS / "emoji.npz")
     parser.add_argument("--animations", type=Path, default=WORK / "animations.npz")
     parser.add_argument("--out", type=Path, default=WORK)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Prepare the examples, load or make the model, train one chunk and save."""
+    options = parse()
     prepare()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    tokenizer = load_tokenizer(options.start or options.out)
-    examples = load_examples(options, tokenizer, device)
-    state = resume(options, tokenizer, device)
+    tokenizer = load_tokenizer(options.out)
+    examples = (rehearsal if options.rehearse else load_examples)(options, tokenizer, device)
+    out = options.out / "rehearsal" if options.rehearse else options.out
+    state = resume(out, tokenizer, device, options.start)
     torch.manual_seed(1000 + int(state.done["step"]))
-    train(state, examples, options)
-    save(state, options.out)
+    run = prepared(state.model, examples, options)
+    train(state, examples, options, run, out)
+    save(state, out)
+    if options.rehearse:
+        compare(run, state.model, draw(examples, options.batch))
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -97,103 +95,89 @@ def load_examples(options: argparse.Namespace, tokenizer: Any, device: str) -> E
     started = time.monotonic()
     bank = load_bank(options.pictures, options.animations, device)
     corpus = load_corpus(options.out / "corpus.pt")
-    vae = AutoencoderKLWan.from_pretrained(options.out / "vae").to(device).eval()
-    latents = encode_clips(vae, corpus, bank)
+    vae = AutoencoderKLWan.from_pretrained(options.out / "vae").float().to(device).eval()
+    latents = encode_clips(channels_last(vae), corpus, bank, options.encoding)
     empty = text.token_ids(tokenizer, [""])[0].to(device)
-    print(f"{len(latents)} clips encoded in {time.monotonic() - started:.0f} s", flush=True)
-    return Examples(latents, corpus.ids.to(device), empty)
+    took = time.monotonic() - started
+    print(f"{len(latents)} of {len(corpus.ids)} clips encoded in {took:.0f} s", flush=True)
+    return Examples(latents, corpus.ids[: len(latents)].to(device), empty)
+
+
+def rehearsal(options: argparse.Namespace, tokenizer: Any, device: str) -> Examples:
+    """Noise in place of latents, with the corpus's tokens."""
+    ids = load_corpus(options.out / "corpus.pt").ids[:REHEARSED].to(device)
+    shape = (len(ids), CHANNELS, LATENT_FRAMES, LATENT_SIDE, LATENT_SIDE)
+    latents = torch.randn(shape, device=device).bfloat16()
+    return Examples(latents, ids, text.token_ids(tokenizer, [""])[0].to(device))
 
 
 @torch.no_grad()
-def encode_clips(vae: Any, corpus: Corpus, bank: Bank, batch: int = 128) -> Tensor:
-    """Latents of unit variance, in bfloat16, of every clip of the corpus."""
+def encode_clips(
+    vae: Any, corpus: Corpus, bank: Bank, seconds: float = math.inf, batch: int = 128
+) -> Tensor:
+    """Latents of unit variance, in bfloat16, of as many clips as the time allows, in order."""
     mean, deviation = (
         torch.tensor(values, device=vae.device).view(1, -1, 1, 1, 1)
         for values in (vae.config.latents_mean, vae.config.latents_std)
     )
-    parts = []
+    parts: list[Tensor] = []
+    started = time.monotonic()
     for n in range(0, len(corpus.arrays), batch):
+        if parts and time.monotonic() - started > seconds:
+            break
         clip = signed(render(corpus.arrays[slice(n, n + batch)], bank))
         with torch.autocast(vae.device.type, torch.bfloat16):
-            latents, _ = whole.encode(vae, clip.contiguous(memory_format=torch.channels_last_3d))
+            latents, _ = whole.encode(vae, clip)
         parts.append(((latents.float() - mean) / deviation).bfloat16().contiguous())
     return torch.cat(parts)
 
 
-def fresh(tokenizer: Any) -> Pair:
-    """New models; the last layer and the modulation by time start at nothing, as in DiT."""
-    torch.manual_seed(0)
-    transformer = WanTransformer3DModel(**TRANSFORMER)
-    time_proj = transformer.condition_embedder.time_proj
-    for weight in (transformer.proj_out.weight, transformer.proj_out.bias, time_proj.weight):
-        nn.init.zeros_(weight)
-    encoder = text.make_encoder(tokenizer)
-    with torch.no_grad():
-        encoder.shared.weight.mul_(0.1)  # so that steps of Adam's size move it
-    return Pair(transformer, encoder)
+def prepared(model: Pair, examples: Examples, options: argparse.Namespace) -> Any:
+    """`velocity`, compiled where that works and is right."""
+    trial = partial(try_step, model, draw(examples, options.batch))
+    return checked(velocity, trial, examples.latents.is_cuda and not options.no_compile)
 
 
-def exported(folder: Path) -> Pair:
-    """The models of an exported folder, in full precision."""
-    from transformers import UMT5EncoderModel
-
-    transformer = WanTransformer3DModel.from_pretrained(folder / "transformer")
-    encoder = UMT5EncoderModel.from_pretrained(folder / "text_encoder")
-    return Pair(transformer.float(), encoder.float())
-
-
-def resume(options: argparse.Namespace, tokenizer: Any, device: str) -> State:
-    """The state of the last chunk, of an exported model, or a new one."""
-    model = exported(options.start) if options.start else fresh(tokenizer)
-    model = model.to(device).train()
-    average = copy.deepcopy(model).eval().requires_grad_(False)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), RATE, betas=(0.9, 0.98), weight_decay=0.01, fused=device == "cuda"
-    )
-    state = State(model, average, optimizer, {"step": 0, "seconds": 0.0}, [])
-    count = sum(p.numel() for p in model.parameters())
-    print(f"{count / 1e6:.2f}M parameters", flush=True)
-    path = options.out / "flow.pt"
-    if path.exists():
-        kept = torch.load(path, map_location=device, weights_only=True)
-        for part in ("model", "average", "optimizer"):
-            getattr(state, part).load_state_dict(kept[part])
-        state.done.update(kept["done"])
-        state.curve.extend(kept["curve"])
-    return state
+def try_step(model: Pair, batch: tuple[Tensor, Tensor], run: Any) -> list[float]:
+    """Loss and gradients' norm of a fixed draw of noise and times."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        loss = flow_loss(run, model, batch)
+    loss.backward()
+    return [loss.item(), gradient_norm(model)]
 
 
-def save(state: State, out: Path) -> None:
-    """The state to go on from, the averaged weights and the loss curve."""
-    parts = ("model", "average", "optimizer")
-    kept = {part: getattr(state, part).state_dict() for part in parts}
-    torch.save({**kept, "done": state.done, "curve": state.curve}, out / "flow.part")
-    (out / "flow.part").replace(out / "flow.pt")
-    state.average.transformer.save_pretrained(out / "transformer")
-    state.average.encoder.save_pretrained(out / "text_encoder")
-    (out / "flow.jsonl").write_text("".join(json.dumps(r) + "\n" for r in state.curve))
+def compare(run: Any, model: Pair, batch: tuple[Tensor, Tensor]) -> None:
+    """Fail where the compiled step gives other numbers than the plain one after some training."""
+    found, expected = (try_step(model, batch, one) for one in (run, velocity))
+    print(f"after the rehearsal: {found}, plain: {expected}", flush=True)
+    if not alike(found, expected, 2 * TOLERANCE):  # of noise little can be learnt: small gradients
+        raise SystemExit("the compiled step gives other numbers than the plain one")
 
 
-def train(state: State, examples: Examples, options: argparse.Namespace) -> None:
+def train(
+    state: State, examples: Examples, options: argparse.Namespace, run: Any, out: Path
+) -> None:
     """One chunk; the clock runs while steps are made, not while the model compiles."""
-    compiled = examples.latents.device.type == "cuda" and not options.no_compile
-    run = torch.compile(state.model.transformer) if compiled else state.model.transformer
-    flow_loss(run, state.model.encoder, draw(examples, options.batch)).backward()  # compiles
-    state.optimizer.zero_grad(set_to_none=True)
     end, total = limits(options, state.done["seconds"])
-    clock, saved, recent = Clock(state.done["seconds"]), state.done["seconds"], []
-    clock.restart()
+    started = time.monotonic() - state.done["seconds"]
+    good, saved = LastGood(state.model, state.average, state.optimizer), state.done["seconds"]
+    recent: list[Tensor] = []
     while state.done["seconds"] < end:
-        loss = flow_loss(run, state.model.encoder, draw(examples, options.batch))
-        update(state, loss, rate_at(int(state.done["step"]), state.done["seconds"] / total))
+        loss = flow_loss(run, state.model, draw(examples, options.batch))
+        done = state.done["seconds"] / total
+        update(state, loss, rate_at(int(state.done["step"]), done, options.rate))
         recent.append(loss.detach())
-        if len(recent) == NOTED:
-            note(state, recent, options.batch, len(examples.latents))
-            recent = []
-        state.done["seconds"] = clock.read()
-        if state.done["seconds"] - saved > SAVE_EVERY:
-            save(state, options.out)
+        state.done["seconds"] = time.monotonic() - started
+        if len(recent) < NOTED:
+            continue
+        note(state, recent, options.batch, len(examples.latents))
+        if good.settle(torch.stack(recent)) and state.done["seconds"] - saved > SAVE_EVERY:
+            save(state, out)
             saved = state.done["seconds"]
+        recent = []
+    if recent:
+        good.settle(torch.stack(recent))
 
 
 def limits(options: argparse.Namespace, done: float) -> tuple[float, float]:
@@ -210,29 +194,13 @@ def note(state: State, recent: list[Tensor], batch: int, clips: int) -> None:
     loss = torch.stack(recent).mean().item()  # waits for the device, so that seconds are true
     record = {"step": step, "seconds": seconds, "loss": loss}
     state.curve.append({**record, "samples": step * batch, "clips": clips})
-    if step % 1000 == 0:
+    if step % (10 * NOTED) == 0:
         print(json.dumps(state.curve[-1]), flush=True)
 
 
-def update(state: State, loss: Tensor, rate: float) -> None:
-    """One step of the optimizer and of the average."""
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(state.model.parameters(), 1.0)
-    for group in state.optimizer.param_groups:
-        group["lr"] = rate
-    state.optimizer.step()
-    state.optimizer.zero_grad(set_to_none=True)
-    step = state.done["step"]
-    decay = min(EMA, (step + 1) / (step + 10))
-    with torch.no_grad():
-        averages, weights = list(state.average.parameters()), list(state.model.parameters())
-        torch._foreach_lerp_(averages, weights, 1 - decay)
-    state.done["step"] = step + 1
-
-
-def rate_at(step: int, done: float) -> float:
+def rate_at(step: int, done: float, most: float = RATE) -> float:
     """Warm-up, then constant, then linear to zero over the last part of the total."""
-    return RATE * min(1.0, (step + 1) / WARM_UP) * min(1.0, max(0.0, (1 - done) / (1 - DECAY_FROM)))
+    return most * min(1.0, (step + 1) / WARM_UP) * min(1.0, max(0.0, (1 - done) / (1 - DECAY_FROM)))
 
 
 def draw(examples: Examples, count: int) -> tuple[Tensor, Tensor]:
@@ -245,21 +213,29 @@ def draw(examples: Examples, count: int) -> tuple[Tensor, Tensor]:
     return latents[chosen].float(), words
 
 
-def flow_loss(transformer: Any, encoder: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+def times(count: int, device: torch.device) -> Tensor:
+    """Logit-normal times in (0, 1), 1 being noise."""
+    return torch.sigmoid(NOISY + SPREAD * torch.randn(count, device=device))
+
+
+def velocity(model: Pair, x: Tensor, t: Tensor, words: Tensor) -> Tensor:
+    """What the pipeline's transformer says of these latents, times and tokens."""
+    found: Tensor = model.transformer(
+        hidden_states=x,
+        timestep=1000 * t,
+        encoder_hidden_states=text.encode(model.encoder, words),
+        return_dict=False,
+    )[0]
+    return found
+
+
+def flow_loss(run: Any, model: Pair, batch: tuple[Tensor, Tensor]) -> Tensor:
     """Squared error of the velocity noise - data at logit-normal times."""
     data, words = batch
-    device = data.device.type
-    noise = torch.randn_like(data)
-    t = torch.sigmoid(NOISY + torch.randn(len(data), device=device))
+    noise, t = torch.randn_like(data), times(len(data), data.device)
     x = torch.lerp(data, noise, t[:, None, None, None, None])
-    with torch.autocast(device, torch.bfloat16):
-        states = text.encode(encoder, words)
-        v = transformer(
-            hidden_states=x,
-            timestep=1000 * t,
-            encoder_hidden_states=states,
-            return_dict=False,
-        )[0]
+    with torch.autocast(data.device.type, torch.bfloat16):
+        v = run(model, x, t, words)
     return (v.float() - (noise - data)).square().mean()
 
 

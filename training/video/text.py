@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from training.video.config import TEXT_ENCODER, TOKENS
 
 PIECES = 2400
 PAD, END, UNKNOWN = "<pad>", "</s>", "<unk>"
+# On some devices and releases the faster attention wants the learned bias in another order.
+ATTENTION = "eager"
 ALPHABET = list("abcdefghijklmnopqrstuvwxyz0123456789-',.")
 
 
@@ -68,7 +71,16 @@ def make_encoder(tokenizer: Any, **overrides: Any) -> Any:
         eos_token_id=tokenizer.eos_token_id,
         **{**TEXT_ENCODER, **overrides},
     )
-    return UMT5EncoderModel(config)
+    encoder = UMT5EncoderModel(config)
+    encoder.set_attn_implementation(ATTENTION)
+    return encoder
+
+
+def load_encoder(folder: Path) -> Any:
+    """A saved encoder, in full precision."""
+    from transformers import UMT5EncoderModel
+
+    return UMT5EncoderModel.from_pretrained(folder, attn_implementation=ATTENTION).float()
 
 
 def encode(encoder: Any, ids: Tensor) -> Tensor:

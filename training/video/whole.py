@@ -18,7 +18,8 @@ from torch import Tensor
 def encode(model: Any, clip: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and log-variance of the latents of clips (count, 3, 4 k + 1, height, width)."""
     encoder = model.encoder
-    x = encoder.conv_in(patchify(clip, model.config.patch_size or 1))
+    x = patchify(clip, model.config.patch_size or 1)
+    x = encoder.conv_in(x.contiguous(memory_format=torch.channels_last_3d))
     for layer in encoder.down_blocks:
         x = _shorter(layer, x) if isinstance(layer, WanResample) else layer(x)
     x = encoder.nonlinearity(encoder.norm_out(encoder.mid_block(x)))
@@ -50,8 +51,9 @@ def _shorter(layer: Any, x: Tensor) -> Tensor:
 def _longer(layer: Any, x: Tensor) -> Tensor:
     """Twice the size; in time, every frame but the first becomes two."""
     if layer.mode == "upsample3d":
-        later = layer.time_conv(x[:, :, 1:])
-        later = later.unflatten(1, (2, -1)).movedim(1, 3).flatten(2, 3)
+        later = layer.time_conv(x[:, :, 1:]).unflatten(1, (2, -1))
+        # channels stay last in memory: (count, frames, 2, height, width, channels)
+        later = later.permute(0, 3, 1, 4, 5, 2).flatten(1, 2).permute(0, 4, 1, 2, 3)
         x = torch.cat([x[:, :, :1], later], dim=2)
     return _in_space(layer, x)
 
