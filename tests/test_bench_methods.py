@@ -167,7 +167,7 @@ def test_a_model_that_is_not_supported_fails_alone(tmp_path):
     assert {one.method: one.status for one in found} == {
         "full": "done", "dicache": "failed", "dicache:flux": "failed", "fewer": "done",
     }  # fmt: skip
-    assert "no FLUX transformer" in found[1].reason
+    assert "no cache can be put into SD3Transformer2DModel" in found[1].reason
 
 
 def test_without_cache_dit_its_methods_fail_with_the_extra_that_is_missing(lesson, monkeypatch):
@@ -182,8 +182,8 @@ def test_they_are_named_like_the_others():
     assert not resolve("dicache:flux").method.budgeted
     assert resolve("dicache@1").samples == 1
     assert [name for name, one in METHODS.items() if getattr(one, "inside", False)] == list(PEERS)
-    with pytest.raises(TACacheError, match="no published setting 'wan': there are flux"):
-        resolve("dicache:wan")
+    with pytest.raises(TACacheError, match="no published setting 'sd3': there are flux, wan"):
+        resolve("dicache:sd3")
 
 
 @NEEDS_CACHE_DIT

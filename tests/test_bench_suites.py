@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from tacache.baselines.budcache import BudCache
 from tacache.bench import Job, Record, read_records
-from tacache.bench.methods import METHODS, Rival
+from tacache.bench.methods import METHODS, Rival, resolve
 from tacache.bench.suites import (
     BUDGETS,
     INSIDE,
@@ -68,8 +69,8 @@ def check_complete(records: list[Record], budgets: list[int], methods: set[str])
     assert not {m: r for m, r in failed.items() if not any(e in r for e in EXCUSES)}
 
 
-def names(suite: str) -> set[str]:
-    return {"full", *expanded(SUITES[suite].methods, "FluxPipeline")}
+def names(suite: str, pipeline: str = "FluxPipeline") -> set[str]:
+    return {"full", *expanded(SUITES[suite].methods, pipeline)}
 
 
 @pytest.mark.parametrize("suite", ["ablation", "thresholds"])
@@ -151,7 +152,7 @@ def test_the_main_suite_has_every_method_and_what_was_published_for_the_family()
     assert {name for name in METHODS if not name.endswith("-10")} <= found
     assert {"tasu-10", "magcache:flux", "vde:flux-3"} <= found
     assert not [name for name in found if ":wan" in name]
-    assert "magcache:wan-slow" in expanded(["published"], "WanPipeline")
+    assert {"tasu:wan", "magcache:wan-slow"} <= set(expanded(["published"], "WanPipeline"))
     assert set(SUITES["main"].evaluations) == set(BUDGETS) == {5, 7, 10, 13, 17, 25}
 
 
@@ -159,9 +160,60 @@ def test_rivals_inside_the_model_are_in_main_and_pareto():
     assert "dicache" in INSIDE
     assert set(INSIDE) <= names("main")
     assert set(INSIDE) <= names("pareto")
-    elsewhere = expanded(SUITES["main"].methods, "WanPipeline")
+    assert set(INSIDE) <= names("main", "WanPipeline")
+    assert "dicache:wan" in names("main", "WanPipeline")
+    elsewhere = names("main", "QwenImagePipeline")
     assert not [name for name in elsewhere if name.partition(":")[0] in INSIDE]
     assert OWN == ("tasu", "tasu-10", "damped", "fitted")
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "found"),
+    [("WanPipeline", ["tasu:wan"]), ("FluxPipeline", ["tasu:flux"]), ("BAGEL", ["tasu:bagel"]),
+     ("SD3Pipeline", [])],
+)  # fmt: skip
+def test_the_papers_thresholds_are_those_of_the_family(pipeline, found):
+    assert expanded(["tasu:paper"], pipeline) == found
+    assert set(found) <= names("thresholds", pipeline)
+
+
+@pytest.mark.parametrize(
+    ("name", "taus"),
+    [("tasu:wan", (0.03, 0.3)), ("tasu:flux", (0.04, 0.4)), ("magnitude:bagel", (0.06, 0.6)),
+     ("tasu:0.05/0.7", (0.05, 0.7))],
+)  # fmt: skip
+def test_thresholds_are_given_or_the_papers(name, taus):
+    method: Any = resolve(name).method
+    assert (method.tau_k, method.tau_d) == taus
+
+
+def test_thresholds_of_an_unknown_family_are_refused():
+    with pytest.raises(TACacheError, match="or the paper's for bagel, flux, wan"):
+        resolve("tasu:sd3")
+
+
+def test_rivals_inside_run_on_a_model_that_makes_clips(tmp_path):
+    """Tuned and as published, on two calls a step; what they made is compared frame by frame."""
+    folder = tmp_path / "wan"
+    PIPELINES["wan-euler"].build().save_pretrained(folder)
+    size = ["--height", 16, "--width", 16, "--frames", 5, "--call", "max_sequence_length=32"]
+    asked = ["--methods", "inside,published,tasu:paper", "--evaluations", 4, "--steps", 6]
+    few = ["--calibration-count", 1, "--count", 1, "--metrics", "psnr,motion-psnr"]
+    few += ["--keep", tmp_path / "clips"]
+    out = tmp_path / "r.jsonl"
+    made = CliRunner().invoke(
+        app, [str(x) for x in ["bench", folder, *size, *asked, *few, "-o", out]]
+    )
+    assert made.exit_code == 0, made.output
+    found = {record.method: record for record in read_records(out)}
+    assert {*INSIDE, "tasu:wan", "dicache:wan", "diffusers-magcache:wan-fast"} <= set(found)
+    failed = {name: one.reason for name, one in found.items() if one.status == "failed"}
+    assert not {n: reason for n, reason in failed.items() if not any(e in reason for e in EXCUSES)}
+    for name in set(INSIDE) - set(failed):
+        assert found[name].spent <= 4 <= found[name].worth + 1e-9
+        assert {"psnr", "motion-psnr"} <= set(found[name].to_full.metrics)
+    with Image.open(tmp_path / found["full"].picture) as clip:  # a small one, without loss
+        assert (clip.format, clip.size, clip.n_frames) == ("WEBP", (16, 16), 5)
 
 
 def test_budgets_above_the_steps_are_dropped():

@@ -1,3 +1,4 @@
+import importlib.util
 import json
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,12 +11,16 @@ from PIL import Image
 from tacache import Plan, Profile
 from tacache.demo import (
     CALIBRATION,
+    ENLARGED,
     LIMIT,
     PROMPTS,
     VIDEO_CALIBRATION,
     VIDEO_PROMPTS,
     Comparison,
+    Drawn,
     ModelDemo,
+    _side_by_side,
+    can_encode,
     fidelity,
     run_model_demo,
 )
@@ -143,6 +148,27 @@ def test_clips_are_written_as_gifs_each_and_side_by_side(clips):
         assert (shown.size, shown.n_frames) == ((3 * 16 + 2 * 2, 16), 5)
     assert Profile.load(folder / made.profile).samples == 1
     assert ModelDemo.model_validate_json((folder / "demo.json").read_text()) == made
+
+
+def test_clips_side_by_side_are_written_as_mp4_where_that_can_be(clips):
+    pytest.importorskip("imageio_ffmpeg")
+    import imageio
+
+    _, folder = clips
+    beside = sorted((folder / "clips").glob("*.mp4"))
+    assert [path.name[:4] for path in beside] == ["0000", "0001"]
+    with imageio.get_reader(beside[0]) as video:
+        assert video.get_meta_data()["fps"] == 12
+        assert video.get_meta_data()["size"] == (ENLARGED * (3 * 16 + 2 * 2), ENLARGED * 16)
+        assert video.count_frames() == 5
+
+
+def test_without_an_encoder_there_are_gifs_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert not can_encode()
+    drawn = [[Drawn(torch.rand(3, 3, 8, 8), 1.0)]]
+    _side_by_side(drawn, CLIPS._replace(prompts=("waves",)), tmp_path)
+    assert [path.suffix for path in (tmp_path / "clips").iterdir()] == [".gif"]
 
 
 def test_clips_are_compared_by_frames_and_by_changes(clips):

@@ -1,4 +1,4 @@
-"""Caches inside a FLUX transformer: counted at the model, true at zero, gone when taken out."""
+"""Caches inside a transformer of FLUX or Wan: counted, true at zero, gone when taken out."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from torch import Tensor
 
 from tacache import HostError, PlanError
 from tacache.baselines.dicache import DiCacheSettings
+from tacache.baselines.magcache import FLUX_RATIOS, WAN_RATIOS
 from tacache.diffusers.peers import PEERS, Cache, Tried, metered, placed
 from tacache.diffusers.peers.base import LOOSEST, tightest
 from tacache.diffusers.peers.cachedit import DBCache, DBCacheSettings
+from tacache.diffusers.peers.families import attention_of, blocks_of
 from tacache.diffusers.peers.library import (
     FirstBlockSettings,
     MagCacheInsideSettings,
@@ -23,14 +25,15 @@ from tacache.diffusers.peers.library import (
     spread,
     taylor_schedule,
 )
-from tacache.diffusers.peers.metering import blocks_of
-from tests.tiny import PIPELINES
+from tests.tiny import PIPELINES, wan
 from tests.tiny.flux import BACKBONE, PACKED
 from tests.tiny.weights import seeded
 
-FLUX = PIPELINES["flux"]
 STEPS = 8
+TINY = {"FluxPipeline": PIPELINES["flux"], "WanPipeline": PIPELINES["wan-euler"]}
+# what makes two calls a step of one, and one of two
 GUIDED = {"true_cfg_scale": 2.0, "negative_prompt": "grey"}
+UNGUIDED = {"guidance_scale": 1.0}
 MISSING = importlib.util.find_spec("cache_dit") is None
 NEEDS_CACHE_DIT = pytest.mark.skipif(
     MISSING, reason="cache-dit is not installed: pip install 'tacache[peers]'"
@@ -74,12 +77,12 @@ SPENT = {
 
 
 @seeded
-def build() -> Any:
+def build_flux() -> Any:
     """The tiny pipeline with two double and three single blocks."""
     from diffusers import FluxTransformer2DModel
 
     layers = {"num_layers": 2, "num_single_layers": 3}
-    made = FLUX.build()
+    made = PIPELINES["flux"].build()
     made.register_modules(
         transformer=FluxTransformer2DModel(
             in_channels=PACKED, out_channels=PACKED, **BACKBONE | layers
@@ -88,20 +91,35 @@ def build() -> Any:
     return made
 
 
-@pytest.fixture(scope="module")
-def pipe() -> Any:
-    return build()
+@seeded
+def build_wan() -> Any:
+    """The tiny pipeline with five blocks."""
+    made = PIPELINES["wan-euler"].build()
+    made.register_modules(transformer=wan.transformer(num_layers=5))
+    return made
 
 
-def latents(pipe: Any, **changes: Any) -> Tensor:
-    options = {"num_inference_steps": STEPS, "output_type": "latent"} | FLUX.call() | changes
-    return pipe(generator=torch.Generator().manual_seed(0), **options).images
+@pytest.fixture(scope="module", params=[build_flux, build_wan], ids=["flux", "wan"])
+def pipe(request) -> Any:
+    return request.param()
+
+
+def latents(pipe: Any, guided: bool = True, **changes: Any) -> Tensor:
+    """A run to latents, with one or two calls a step."""
+    tiny = TINY[type(pipe).__name__]
+    if tiny.calls_per_step == 1:
+        branches = GUIDED if guided else {}
+    else:
+        branches = {} if guided else UNGUIDED
+    options = {"num_inference_steps": STEPS, "output_type": "latent", **tiny.call()}
+    generator = torch.Generator().manual_seed(0)
+    return tiny.output(pipe(generator=generator, **options | branches | changes))
 
 
 @pytest.fixture(scope="module")
 def full(pipe) -> dict[bool, Tensor]:
     """The full runs, without and with two calls a step."""
-    return {False: latents(pipe), True: latents(pipe, **GUIDED)}
+    return {guided: latents(pipe, guided) for guided in (False, True)}
 
 
 def cached(pipe: Any, name: str, settings: Any, guided: bool = True) -> tuple[Tensor, list[int]]:
@@ -113,7 +131,7 @@ def cached(pipe: Any, name: str, settings: Any, guided: bool = True) -> tuple[Te
             evaluated.extend([n] if meter.took() else [])
             return {}
 
-        made = latents(pipe, callback_on_step_end=ask, **GUIDED if guided else {})
+        made = latents(pipe, guided, callback_on_step_end=ask)
     assert meter.steps == STEPS
     assert len(meter.branches) == 1 + guided
     cached.worth = meter.worth  # type: ignore[attr-defined]
@@ -157,7 +175,7 @@ def test_taken_out_the_pipeline_is_as_before(pipe, full, name):
     before, hooks = everything(), len(pipe.transformer._forward_hooks)
     cache = Cache(PEERS[name], SKIPPING[name])
     with pytest.raises(RuntimeError, match="stop"), placed(pipe, cache, STEPS, 2):
-        latents(pipe, callback_on_step_end=stop, **GUIDED)
+        latents(pipe, callback_on_step_end=stop)
     after = everything()
     assert all(list(a) == list(b) for a, b in zip(before, after, strict=True))
     assert all(a[k] is b[k] for a, b in zip(before, after, strict=True) for k in a)
@@ -165,17 +183,17 @@ def test_taken_out_the_pipeline_is_as_before(pipe, full, name):
     layers = [x for block in blocks_of(pipe.transformer) for x in block.modules()]
     assert not any(layer._forward_hooks for layer in layers)
     assert not pipe.transformer.is_cache_enabled
-    assert torch.equal(latents(pipe, **GUIDED), full[True])
+    assert torch.equal(latents(pipe), full[True])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_guidance_branches_are_kept_apart(pipe, name):
     """With the same text in both branches, guidance changes nothing, whatever is skipped."""
-    same = {"true_cfg_scale": 2.0, "negative_prompt": FLUX.call()["prompt"]}
+    prompt = TINY[type(pipe).__name__].call()["prompt"]
     with placed(pipe, Cache(PEERS[name], SKIPPING[name]), STEPS, 2):
-        guided = latents(pipe, **same)
+        guided = latents(pipe, negative_prompt=prompt)
     with placed(pipe, Cache(PEERS[name], SKIPPING[name]), STEPS, 1):
-        alone = latents(pipe)
+        alone = latents(pipe, guided=False)
     torch.testing.assert_close(guided, alone, rtol=1e-4, atol=1e-4)
 
 
@@ -184,15 +202,16 @@ def test_guidance_branches_are_kept_apart(pipe, name):
 
 def test_the_meter_counts_calls_of_the_late_block_and_no_other_branch(pipe):
     with metered(pipe.transformer) as meter:
-        latents(pipe, num_inference_steps=2, **GUIDED)
+        latents(pipe, num_inference_steps=2)
         assert list(meter.branches) == ["cond", "uncond"]
         assert meter.took()
         assert not meter.took()
+        late = attention_of(pipe.transformer, blocks_of(pipe.transformer)[-1]).to_q
         with pipe.transformer.cache_context("uncond"):
-            blocks_of(pipe.transformer)[-1].attn.to_q(torch.zeros(1, 3, 32))
+            late(torch.zeros(1, 3, late.in_features))
         assert not meter.took()
         with pipe.transformer.cache_context("cond"):
-            blocks_of(pipe.transformer)[-1].attn.to_q(torch.zeros(1, 3, 32))
+            late(torch.zeros(1, 3, late.in_features))
         assert meter.took()
     assert "cache_context" not in vars(pipe.transformer)
 
@@ -206,7 +225,14 @@ def test_a_meter_that_saw_nothing_is_worth_nothing(pipe):
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("sd3", "no FLUX transformer"), ("flux-kontext", "cache_context")]
+    ("name", "reason"),
+    [
+        ("sd3", "no cache can be put into SD3Transformer2DModel"),
+        ("sdxl", "has no transformer"),
+        ("flux-kontext", "cache_context"),
+        ("wan-2.2", "two transformers"),
+        ("wan-vace", "FluxPipeline and WanPipeline"),
+    ],
 )
 def test_other_models_are_refused(name, reason):
     cache = Cache(PEERS["dicache"], SKIPPING["dicache"])
@@ -260,7 +286,7 @@ def test_cache_dit_needs_blocks_to_skip(pipe):
 class _Trials:
     """Runs that are counted by a formula: evaluations fall as the threshold rises."""
 
-    steps = 20
+    steps, family = 20, "flux"
 
     def __init__(self, fewest: float = 1.0) -> None:
         self.fewest, self.asked = fewest, 0
@@ -320,6 +346,14 @@ def test_magcache_takes_the_mean_ratios_of_the_model():
     assert ratio == 1.04
 
 
+@pytest.mark.parametrize(("family", "ratios"), [("flux", FLUX_RATIOS), ("wan", WAN_RATIOS)])
+def test_magcache_also_tries_the_ratios_published_for_the_family(family, ratios):
+    trials = _Trials()
+    trials.family = family
+    tried = {one.ratios for one in PEERS["diffusers-magcache"].candidates(trials, 7)}
+    assert tried == {PEERS["diffusers-magcache"].measured(trials), nearest(ratios, 20)}
+
+
 def test_published_ratios_are_taken_to_other_numbers_of_steps():
     assert nearest((1.0, 2.0, 3.0), 5) == (1.0, 1.0, 2.0, 3.0, 3.0)  # halves to the even one
     assert nearest((1.0, 2.0, 3.0), 1) == (1.0,)
@@ -355,7 +389,7 @@ def test_magcache_measures_ratios_with_diffusers_own_measurement(pipe):
         return {}
 
     with placed(pipe, Cache(PEERS["diffusers-magcache"], asking), STEPS, 2):
-        latents(pipe, callback_on_step_end=look, **GUIDED)
+        latents(pipe, callback_on_step_end=look)
     ratios = seen[-1]
     assert len(ratios) == STEPS
     assert ratios[0] == 1.0

@@ -229,7 +229,8 @@ def test_demo_makes_clips_with_a_page_that_plays_them(tiny_wan, tmp_path):
     assert "tiny-wan, 10 steps, mean of 1 prompt" in text
     assert "changes" in text
     page = (tmp_path / "index.html").read_text()
-    assert page.count("data:image/gif;base64,") == 3
+    assert page.count('class="film"') == 3
+    assert "-side-by-side.gif and .mp4" in text
     assert "a clip takes" in page
     assert "PSNR of changes" in page
     assert "Clips" in page
@@ -333,3 +334,9 @@ def test_threads_are_few_on_a_cpu_and_given_back(device, within):
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_clips_have_the_rate_of_their_model():
+    assert models.frame_rate("tiny-wan") == 12
+    assert models.frame_rate("tiny-flux") == models.frame_rate("me/wan") == models.FPS
+    assert models.frame_rate(None) == models.FPS

@@ -1,6 +1,7 @@
 """The demo's page: complete, self-contained, and true to the record."""
 
 import base64
+import io
 import re
 import sys
 from html.parser import HTMLParser
@@ -84,6 +85,47 @@ def test_the_page_holds_its_pictures_in_the_rows_of_their_prompts(made, tmp_path
     assert shown == [(tmp_path / file).read_bytes() for file in files]
     assert [image["alt"] for image in images][1] == "a <b>red</b> fox, 8 evaluations"
     assert reader.open == []
+
+
+@pytest.fixture
+def clips(made, tmp_path) -> ModelDemo:
+    """The same of a model that makes clips of three frames."""
+    pictures = []
+    for one in made.pictures:
+        file = one.file.replace(".png", ".gif")
+        frames = [Image.new("RGB", (8, 6), (80 * n, 0, 0)) for n in range(3)]
+        frames[0].save(tmp_path / file, save_all=True, append_images=frames[1:], duration=100)
+        pictures.append(one.model_copy(update={"file": file}))
+    changes = {"change_psnr": 21.0, "change_ssim": 0.5}
+    budgets = [b if b.psnr is None else b.model_copy(update=changes) for b in made.budgets]
+    update = {"pictures": tuple(pictures), "budgets": tuple(budgets), "fps": 12}
+    return made.model_copy(update=update)
+
+
+def test_clips_are_films_that_play_in_step(clips, tmp_path):
+    text = page(clips, tmp_path)
+    films = Reader(text).all("img", **{"class": "film"})
+    assert len(films) == 6
+    with Image.open(io.BytesIO(base64.b64decode(films[0]["src"].partition(",")[2]))) as shown:
+        assert (shown.format, shown.size) == ("PNG", (8, 3 * 6))
+        assert [shown.getpixel((4, 6 * n + 3))[0] for n in range(3)] == [0, 80, 160]
+    assert films[0]["style"] == "aspect-ratio: 8 / 6; --frames: 3; --seconds: 0.300s"
+    assert text.index('state.add("started")') > text.rindex("<img")
+    assert "prefers-reduced-motion" in text
+    assert "21.00 dB" in text
+    assert Reader(text).open == []
+
+
+def test_a_clip_that_stands_still_is_a_picture(clips, tmp_path):
+    still = Image.new("RGB", (8, 6))
+    still.save(tmp_path / clips.pictures[0].file, save_all=True, append_images=[still, still])
+    images = Reader(page(clips, tmp_path)).all("img")
+    assert images[0]["src"].startswith("data:image/gif;base64,")
+    assert [image.get("class") for image in images] == [None, *["film"] * 5]
+
+
+def test_pictures_need_no_script(made, tmp_path):
+    assert "film" not in page(made, tmp_path)
 
 
 def test_the_page_fetches_nothing(made, tmp_path):

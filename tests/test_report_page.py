@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 import sys
 from html.parser import HTMLParser
 
 import pytest
+from PIL import Image
 from report_support import PROMPTS, REASON, bench, record, traced
 
 from tacache.errors import TACacheError
 from tacache.report import study
+from tacache.report.films import film
 from tacache.report.page import page, section
 from tacache.report.pictures import Shelves, shelves
 from tacache.report.style import styles
@@ -133,6 +136,39 @@ def test_clips_are_played(tmp_path):
     first = kept.shown[0].pictures[0]
     assert first.video
     assert first.address.startswith("data:video/mp4;base64,")
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".webp"])
+def test_small_clips_are_films_that_share_a_clock(tmp_path, suffix):
+    frames = [Image.new("RGB", (8, 6), (80 * n, 0, 0)) for n in range(3)]
+    more = {"save_all": True, "append_images": frames[1:], "duration": 80}
+    frames[0].save(tmp_path / f"clip{suffix}", lossless=True, **more)
+    kept = shelves([record("full", 8, picture=f"clip{suffix}")], tmp_path, 10**6)
+    (shown,) = kept.shown[0].pictures
+    assert shown.film == {"width": 8, "height": 6, "frames": 3, "seconds": 0.24}
+    assert not shown.video
+    with Image.open(io.BytesIO(base64.b64decode(shown.address.partition(",")[2]))) as whole:
+        assert (whole.format, whole.size) == ("PNG", (8, 18))
+        assert [whole.getpixel((4, 6 * n + 3))[0] for n in range(3)] == [0, 80, 160]
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".webp"])
+def test_frames_that_were_joined_are_apart_again(tmp_path, suffix):
+    frames = [Image.new("RGB", (8, 6), (80 * n, 0, 0)) for n in (0, 1, 1, 2, 2, 2)]
+    more = {"save_all": True, "append_images": frames[1:], "duration": 80}
+    frames[0].save(tmp_path / f"clip{suffix}", lossless=True, **more)
+    made = film(tmp_path / f"clip{suffix}")
+    assert (made.frames, made.seconds) == (6, 0.48)
+    with Image.open(io.BytesIO(made.content)) as whole:
+        assert [whole.getpixel((4, 6 * n + 3))[0] for n in range(6)] == [0, 80, 80, 160, 160, 160]
+
+
+def test_what_does_not_move_or_is_damaged_is_no_film(tmp_path):
+    Image.new("RGB", (4, 4)).save(tmp_path / "still.webp")
+    (tmp_path / "torn.gif").write_bytes(b"GIF89a")
+    assert film(tmp_path / "still.webp") is None
+    assert film(tmp_path / "torn.gif") is None
+    assert film(tmp_path / "any.mp4") is None
 
 
 def test_pictures_that_are_gone_or_no_pictures_are_left_out(tmp_path):

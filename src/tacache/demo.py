@@ -1,5 +1,6 @@
 """The main job end to end on a model: calibrate, plan, draw, compare; pictures or clips."""
 
+import importlib.util
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from tacache.profile import Profile
 from tacache.progress import track
 
 LIMIT = 999.0  # dB, of equal pictures: JSON has no infinity
+ENCODER = ("imageio", "imageio_ffmpeg")
+ENLARGED = 3  # an MP4 keeps colours at half of its size, so small clips are made larger
 # What the embedded model draws: an object, other words, a count, a colour, two objects, a place.
 PROMPTS = (
     "a rocket",
@@ -223,13 +226,25 @@ def _pictures(
     return made
 
 
+def can_encode() -> bool:
+    """Whether what writes MP4 files is installed."""
+    return all(importlib.util.find_spec(package) is not None for package in ENCODER)
+
+
 def _side_by_side(rows: Sequence[Sequence[Drawn]], asked: Comparison, out: Path) -> None:
-    """One clip a prompt: full steps on the left, then every budget, the largest first."""
+    """One clip a prompt: full steps on the left, then every budget, the largest first.
+
+    It is a GIF, and an MP4 as well where that can be written.
+    """
     for i in range(len(asked.prompts)):
         clips = [row[i].pixels for row in rows]
         gap = torch.ones(*clips[0].shape[:-1], 2)
         parts = [part for clip in clips for part in (gap, clip)][1:]
-        _write(torch.cat(parts, dim=-1), f"{_stem(i, asked)}-side-by-side", asked, out)
+        beside, name = torch.cat(parts, dim=-1), f"{_stem(i, asked)}-side-by-side"
+        _write(beside, name, asked, out)
+        if can_encode():
+            larger = beside.repeat_interleave(ENLARGED, -1).repeat_interleave(ENLARGED, -2)
+            _write(larger, name, asked, out, ".mp4")
 
 
 def _stem(i: int, asked: Comparison) -> str:
@@ -238,11 +253,11 @@ def _stem(i: int, asked: Comparison) -> str:
     return file_stem(i, asked.prompts[i], asked.seed)
 
 
-def _write(pixels: Tensor, name: str, asked: Comparison, out: Path) -> Path:
+def _write(pixels: Tensor, name: str, asked: Comparison, out: Path, suffix: str = ".gif") -> Path:
     from tacache.diffusers.generation import Request, write
 
     folder = "pictures" if asked.fps is None else "clips"
-    request = Request(None, {}, clip_suffix=".gif", fps=asked.fps or 1)
+    request = Request(None, {}, clip_suffix=suffix, fps=asked.fps or 1)
     return write(pixels.movedim(-3, -1).numpy(), out / folder / name, request)
 
 

@@ -11,6 +11,7 @@ from tacache.errors import HostError
 from tacache.files import write_atomically
 from tacache.plan import Plan
 from tacache.profile import Profile
+from tacache.report.films import Film, film
 
 WIDTHS = (1080, 380)  # of the drawing, for screens and for telephones
 LEFT, RIGHT, TOP, HEIGHT = 56, 10, 8, 150
@@ -59,11 +60,18 @@ class Drawing(NamedTuple):
     ticks: list[Tick]
 
 
+class Shown(NamedTuple):
+    """A picture as a data address, and the film that it is where it moves."""
+
+    address: str
+    film: Film | None
+
+
 class Row(NamedTuple):
-    """One prompt: its pictures by budget, full steps first, as data addresses."""
+    """One prompt: its pictures by budget, full steps first."""
 
     prompt: str
-    pictures: list[tuple[Picture, str]]
+    pictures: list[tuple[Picture, Shown]]
 
 
 def write_page(made: ModelDemo, folder: Path) -> Path:
@@ -103,14 +111,17 @@ def rows_of(made: ModelDemo, folder: Path) -> list[Row]:
     """The pictures by prompt; they lie in the record budget by budget."""
     count = len(made.prompts)
     return [
-        Row(prompt, [(one, data_address(folder / one.file)) for one in made.pictures[i::count]])
+        Row(prompt, [(one, shown(folder / one.file)) for one in made.pictures[i::count]])
         for i, prompt in enumerate(made.prompts)
     ]
 
 
-def data_address(file: Path) -> str:
-    """A PNG or GIF file as an address that needs no file."""
-    return f"data:image/{file.suffix[1:]};base64," + base64.b64encode(file.read_bytes()).decode()
+def shown(file: Path) -> Shown:
+    """A picture, or a clip's film, as an address that needs no file."""
+    moving = film(file)
+    content = file.read_bytes() if moving is None else moving.content
+    kind = file.suffix[1:] if moving is None else "png"
+    return Shown(f"data:image/{kind};base64,{base64.b64encode(content).decode()}", moving)
 
 
 def drawing(profile: Profile, plans: Sequence[Plan], width: int) -> Drawing:

@@ -190,7 +190,7 @@ class BagelCaller(Calls):
 
     def inside(self, cache: Any) -> NoReturn:
         """No cache that we have knows BAGEL's layers."""
-        raise HostError("caches inside the model run on FluxPipeline only, not on BAGEL")
+        raise HostError("caches inside the model run on pipelines of diffusers, not on BAGEL")
 
     def write(self, pixels: NDArray[np.float32], stem: Path) -> Path:
         """A PNG."""

@@ -20,7 +20,10 @@ from tacache.diffusers.peers import BlockMeter, Cache, check_supported, metered,
 from tacache.diffusers.runs import Run, check_call_names, run_arguments
 from tacache.errors import HostError
 from tacache.grid import as_times
+from tacache.models import frame_rate
 from tacache.profile import Host
+
+SMALL = 256  # pixels to a side
 
 
 class Caller(Calls):
@@ -93,8 +96,10 @@ class Caller(Calls):
         pipe(**run_arguments(Run((subject.prompt,), (subject.seed,)), call))
 
     def write(self, pixels: NDArray[np.float32], stem: Path) -> Path:
-        """A PNG, or a clip as MP4."""
-        return write(pixels, stem, Request(None, {}))
+        """A PNG, or a clip: a small one as WebP, as an MP4 would blur what is compared."""
+        suffix = ".webp" if max(pixels.shape[-3:-1]) <= SMALL else ".mp4"
+        fps = frame_rate(self.host.model)
+        return write(pixels, stem, Request(None, {}, clip_suffix=suffix, fps=fps))
 
 
 def on_grid(pipe: Any, times: Times) -> Any:

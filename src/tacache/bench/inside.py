@@ -109,6 +109,13 @@ class LessonTrials:
         """N, the number of steps of a run."""
         return self._lesson.caller.steps
 
+    @property
+    def family(self) -> str:
+        """The name of the model's family."""
+        from tacache.diffusers.peers.families import family_of
+
+        return family_of(self._lesson.caller.pipe.transformer).name
+
     def tried(self, settings: Any) -> "Tried":
         """The mean evaluations and the mean of |x - x_N|^2 / |x_N|^2."""
         from tacache.diffusers.peers import Tried

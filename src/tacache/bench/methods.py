@@ -3,12 +3,13 @@
 tasu              TACache; the ratio tau_d : tau_k is the best on the calibration samples
 tasu-10           the same with a ratio of 10, the paper's; also magnitude, direction, reuse
 tasu:0.06/0.6     with thresholds tau_k / tau_d as they are, and whatever budget they lead to
+tasu:wan          with those of the paper for Wan; also tasu:flux, tasu:bagel
 damped            tasu's plan with d cos(theta) in the place of d, measured on calibration samples
 fitted            TACache's fitted plans
 magcache, ...     every baseline, tuned for the budget
 magcache:flux     the same at a published setting
 
-Inside the model, on FLUX (`tacache.bench.inside`), tuned or, with :flux, as published:
+Inside the model, on FLUX and Wan (`tacache.bench.inside`), tuned or, with :flux, as published:
 
 dicache                                 DiCache, from its formula
 diffusers-fbcache, diffusers-magcache   the caches of diffusers, as installed
@@ -34,6 +35,7 @@ from torch import Tensor
 from tacache.baselines import BASELINES, Baseline, Problem, Recording
 from tacache.bench.inside import Inside, peers
 from tacache.bench.lessons import Lesson
+from tacache.bench.papers import THRESHOLDS, thresholds
 from tacache.bench.records import plain
 from tacache.diagnostics import damp, diagnose
 from tacache.errors import TACacheError
@@ -253,7 +255,8 @@ def resolve(name: str) -> Asked:
 def published() -> list[str]:
     """Names of all published settings, such as magcache:flux."""
     everyone: dict[str, Any] = {**BASELINES, **peers()}
-    return [f"{name}:{variant}" for name, one in everyone.items() for variant in one.published]
+    rivals = [f"{name}:{variant}" for name, one in everyone.items() for variant in one.published]
+    return [*(f"tasu:{family}" for family in THRESHOLDS), *rivals]
 
 
 def load_settings(kind: str, fields: dict[str, Any]) -> Frozen:
@@ -268,7 +271,8 @@ def _method(base: str) -> Method:
     if not colon and name in METHODS:
         return METHODS[name]
     if colon and name in PROFILE_RULES:
-        return _with_thresholds(name, variant)
+        tau_k, tau_d = thresholds(name, variant)
+        return Thresholds(name, tau_k, tau_d)  # type: ignore[arg-type]  # a rule of a profile
     rival: Any = BASELINES.get(name) or peers().get(name)
     if colon and rival is not None:
         if variant in rival.published:
@@ -277,16 +281,6 @@ def _method(base: str) -> Method:
         raise TACacheError(f"{name} has no published setting {variant!r}: there are {there}")
     without = "" if peers() else " (those inside the model need tacache[diffusers])"
     raise TACacheError(f"unknown method {base!r}: choose from {', '.join(METHODS)}{without}")
-
-
-def _with_thresholds(rule: str, variant: str) -> Method:
-    try:
-        tau_k, tau_d = (float(part) for part in variant.split("/"))
-    except ValueError as error:
-        raise TACacheError(
-            f"{rule}:{variant}: thresholds are TAU_K/TAU_D, as in {rule}:0.06/0.6"
-        ) from error
-    return Thresholds(rule, tau_k, tau_d)  # type: ignore[arg-type]  # a rule of a profile
 
 
 def _descendants(kind: type[Frozen]) -> Iterator[type[Frozen]]:

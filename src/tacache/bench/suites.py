@@ -10,16 +10,17 @@ from tacache.errors import TACacheError
 from tacache.prompts import read_prompts
 
 OWN = ("tasu", "tasu-10", "damped", "fitted")
-# rivals that cache inside the model rather than its velocities; they know one pipeline
+# rivals that cache inside the model rather than its velocities; they know these pipelines
 INSIDE = tuple(name for name, method in METHODS.items() if isinstance(method, Inside))
-INSIDE_OF = "FluxPipeline"
+INSIDE_OF = ("FluxPipeline", "WanPipeline")
 OUTSIDE = tuple(name for name in METHODS if name not in INSIDE)
 BUDGETS = (25, 17, 13, 10, 7, 5)
 # tau_k / tau_d of table 4 and its full version
 THRESHOLDS = ("0/0", "0.05/0.6", "0.05/0.7", "0.05/0.8", "0.05/0.9", "0.06/0.6", "0.07/0.7",
               "0.08/0.8")  # fmt: skip
-# words that stand for the published settings of the pipeline's family, and for INSIDE where it can
-PUBLISHED, ALL_INSIDE = "published", "inside"
+# words that stand for the published settings of the pipeline's family, for INSIDE where it can, and
+# for the thresholds that the paper has for the family
+PUBLISHED, ALL_INSIDE, PAPER = "published", "inside", "tasu:paper"
 
 
 class Suite(NamedTuple):
@@ -51,8 +52,8 @@ SUITES: dict[str, Suite] = {
         calibration_count=60,
     ),
     "thresholds": Suite(
-        "table 4: the paper's thresholds as they are",
-        tuple(f"tasu:{pair}" for pair in THRESHOLDS),
+        "table 4: the paper's thresholds as they are, and those it has for the family",
+        (*(f"tasu:{pair}" for pair in THRESHOLDS), PAPER),
         (),
         calibration_count=60,
     ),
@@ -111,7 +112,7 @@ def within_steps(budgets: Sequence[int], steps: int) -> list[int]:
 def check_names(methods: Sequence[str]) -> None:
     """A method that is not there stops before a model is loaded."""
     for name in methods:
-        if name not in (FULL, PUBLISHED, ALL_INSIDE):
+        if name not in (FULL, PUBLISHED, ALL_INSIDE, PAPER):
             resolve(name)
 
 
@@ -131,12 +132,13 @@ def without_doubles(
 def expanded(methods: Sequence[str], pipeline: str) -> list[str]:
     """The methods, with those that the words stand for in their place, for a pipeline's class."""
     family = pipeline.lower()
-    inside = INSIDE if pipeline == INSIDE_OF else ()
+    inside = INSIDE if pipeline in INSIDE_OF else ()
     known = {*OUTSIDE, *inside}
     own = [
         name
         for name in published()
         if name.partition(":")[0] in known and name.partition(":")[2].split("-")[0] in family
     ]
-    words: dict[str, Sequence[str]] = {PUBLISHED: own, ALL_INSIDE: inside}
+    paper = [name for name in own if name.startswith("tasu:")]
+    words: dict[str, Sequence[str]] = {PUBLISHED: own, ALL_INSIDE: inside, PAPER: paper}
     return [one for name in methods for one in words.get(name, [name])]

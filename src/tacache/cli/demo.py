@@ -21,6 +21,7 @@ from tacache.demo import (
     VIDEO_PROMPTS,
     Comparison,
     ModelDemo,
+    can_encode,
     run_model_demo,
 )
 from tacache.errors import HostError, TACacheError
@@ -49,7 +50,7 @@ def demo(
         bool, typer.Option("--analytic", help="A flow with a known velocity, and no model.")
     ] = False,
     video: Annotated[
-        bool, typer.Option("--video", help="Clips instead of pictures, as GIF.")
+        bool, typer.Option("--video", help="Clips instead of pictures, as GIF and MP4.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -175,6 +176,9 @@ def _print_model_demo(made: ModelDemo, out: Path) -> None:
         if budget.plan is not None:
             console.print(f"{budget.evaluations:4d}  {strip(Plan.load(out / budget.plan))}")
     console.print("      █ evaluated   · reconstructed", style="dim")
+    if made.fps is not None:
+        also = " and .mp4" if can_encode() else "; as MP4 too after: pip install 'imageio[ffmpeg]'"
+        print(f"Side by side: {out / 'clips'}/*-side-by-side.gif{also}")
     print(f"Look at {out / 'index.html'}; next: tacache show {out / made.profile}")
 
 
@@ -184,6 +188,7 @@ def _model_table(made: ModelDemo) -> Table:
         title=f"{made.model}, {made.steps} steps, mean of {count} prompt{'s' * (count > 1)}",
         caption=f"Speedup is measured; PSNR and SSIM are to the full-step {made.noun}s"
         + ("." if made.fps is None else ", by frames and by their changes."),
+        pad_edge=made.fps is None,  # so that all columns of clips fit in 80 characters
     )
     changes = () if made.fps is None else ("PSNR of changes", "SSIM of changes")
     for heading in ("evaluations", "time", "speedup", "PSNR", "SSIM", *changes):

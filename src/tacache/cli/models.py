@@ -27,7 +27,7 @@ from tacache.cli.options import (
     print_json,
 )
 from tacache.errors import TACacheError
-from tacache.models import EMBEDDED, default_call, own_prompts, steady_threads
+from tacache.models import EMBEDDED, default_call, frame_rate, own_prompts, steady_threads
 from tacache.plan import Plan
 from tacache.profile import Profile
 from tacache.prompts import read_prompts
@@ -132,7 +132,10 @@ def generate(
     guidance: Guidance = None,
     more: More = None,
     gif: Annotated[bool, typer.Option(help="Write clips as GIF instead of MP4.")] = False,
-    fps: Annotated[int, typer.Option(min=1, help="Frames a second of a clip.")] = 16,
+    fps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Frames a second of a clip (default: the model's, or 16)."),
+    ] = None,
     dtype: Dtype = None,
     device: Device = None,
     offload: Offload = None,
@@ -181,7 +184,8 @@ def generate(
         call = call_arguments(model, more, _remembered_call(followed), guidance=guidance, **given)
         pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
         pipe.set_progress_bar_config(disable=as_json)
-        request = Request(followed, call, compare, ".gif" if gif else ".mp4", fps)
+        suffix = ".gif" if gif else ".mp4"
+        request = Request(followed, call, compare, suffix, fps or frame_rate(model))
         make_one = _generator(pipe, request, out)
         with threads(model, pipe):
             if compare:

@@ -82,6 +82,9 @@ def write(pixels: NDArray[np.float32], stem: Path, request: Request) -> Path:
             frames[0].save(draft)
         elif suffix == ".gif":
             export_to_gif(frames, str(draft), fps=request.fps)
+        elif suffix == ".webp":  # without loss
+            moving = {"save_all": True, "duration": round(1000 / request.fps), "loop": 0}
+            frames[0].save(draft, append_images=frames[1:], lossless=True, **moving)
         else:
             export_to_video(frames, str(draft), fps=request.fps, macro_block_size=None)
         draft.replace(target)

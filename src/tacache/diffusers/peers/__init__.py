@@ -1,4 +1,4 @@
-"""Rivals inside the model, for FLUX: DiCache, the caches of diffusers, and cache-dit.
+"""Rivals inside the model, for FLUX and Wan: DiCache, the caches of diffusers, and cache-dit.
 
 with placed(pipe, Cache(PEERS["dicache"], settings), steps=50, branches=2) as meter:
     pipe(...)

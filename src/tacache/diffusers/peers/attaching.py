@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from diffusers import FluxTransformer2DModel
 from diffusers.hooks import HookRegistry
 
+from tacache.diffusers.peers.families import PIPELINES, family_of
 from tacache.diffusers.peers.metering import BlockMeter, metered
 from tacache.errors import HostError
 
@@ -26,14 +26,17 @@ class Site:
 def check_supported(pipe: Any) -> None:
     """Refuse a pipeline into whose model no cache can be put."""
     name, transformer = type(pipe).__name__, getattr(pipe, "transformer", None)
-    if not isinstance(transformer, FluxTransformer2DModel):
+    if transformer is None:
+        raise HostError(f"{name} has no transformer: caches inside the model run on {PIPELINES}")
+    family_of(transformer)
+    if getattr(pipe, "transformer_2", None) is not None:
         raise HostError(
-            f"{name} has no FLUX transformer: caches inside the model run on FluxPipeline only"
+            f"this {name} has two transformers: caches inside the model run on those with one"
         )
     if "cache_context" not in inspect.unwrap(type(pipe).__call__).__code__.co_names:
         raise HostError(
             f"{name} does not tell a cache its guidance branch (cache_context): caches inside the "
-            "model run on FluxPipeline only"
+            f"model run on {PIPELINES}"
         )
     if transformer.is_cache_enabled or "cache_context" in vars(transformer):
         raise HostError(

@@ -32,6 +32,10 @@ class Trials(Protocol):
     def steps(self) -> int:
         """N, the number of steps of a run."""
 
+    @property
+    def family(self) -> str:
+        """The name of the model's family, such as "flux" (`tacache.diffusers.peers.families`)."""
+
     def tried(self, settings: Any) -> Tried:
         """Run all samples with these settings."""
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from tacache.diffusers.peers.attaching import Site
 from tacache.diffusers.peers.base import LOOSEST, Thresholded
-from tacache.diffusers.peers.metering import blocks_of
+from tacache.diffusers.peers.families import blocks_of
 from tacache.errors import HostError, PlanError
 from tacache.files import Frozen
 

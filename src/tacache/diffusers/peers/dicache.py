@@ -1,4 +1,4 @@
-"""DiCache in a FLUX-type transformer: the first block probes, the others run where it says so."""
+"""DiCache in a transformer: the first block probes, the others run where it says so."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from torch import Tensor
 from tacache.baselines.dicache import DiCacheSettings, DiCacheState
 from tacache.diffusers.peers.attaching import Site
 from tacache.diffusers.peers.base import LOOSEST, Thresholded
-from tacache.diffusers.peers.metering import blocks_of
+from tacache.diffusers.peers.families import blocks_of, family_of
 
 RETENTIONS = (0.2, 0.1, 0.0)  # published: 0.2; small budgets cannot afford it
 CAPS = (1.5, 2.0)
 
-Streams = tuple[Tensor, Tensor]  # what a block returns: text and picture
+Forward = Callable[..., Any]
 
 
 class DiCache(Thresholded[DiCacheSettings]):
@@ -24,7 +24,9 @@ class DiCache(Thresholded[DiCacheSettings]):
 
     name = "dicache"
     citation = "Bu et al., DiCache: Let Diffusion Model Determine Its Own Cache, 2025"
-    published = MappingProxyType({"flux": DiCacheSettings(threshold=0.4)})
+    published = MappingProxyType(
+        {"flux": DiCacheSettings(threshold=0.4), "wan": DiCacheSettings(threshold=0.08)}
+    )
 
     def variants(self, steps: int, evaluations: int) -> Sequence[DiCacheSettings]:
         """Both caps, without retention and with the longest one the budget has room for."""
@@ -45,13 +47,10 @@ class DiCache(Thresholded[DiCacheSettings]):
 
 
 class Passage:
-    """One way through the blocks: the state of each branch, and of the forward that is under way.
-
-    A block gets hidden_states and encoder_hidden_states by name, and returns both, text first.
-    """
+    """One way through the blocks: the state of each branch, and of the forward under way."""
 
     def __init__(self, site: Site, settings: DiCacheSettings) -> None:
-        self._meter = site.meter
+        self._meter, self._family = site.meter, family_of(site.transformer)
         self._states: dict[str, DiCacheState] = defaultdict(
             lambda: DiCacheState(settings, site.steps)
         )
@@ -62,41 +61,41 @@ class Passage:
     def _state(self) -> DiCacheState:
         return self._states[self._meter.branch]
 
-    def probing(self, forward: Callable[..., Streams]) -> Callable[..., Streams]:
+    def probing(self, forward: Forward) -> Forward:
         """The first block: it always runs, and says whether the others do."""
 
-        def probe(*, hidden_states: Tensor, **others: Any) -> Streams:
-            text, picture = forward(hidden_states=hidden_states, **others)
-            self._runs, part = self._state.due(picture), picture - hidden_states
-            self._entered = hidden_states, part
+        def probe(*args: Any, **named: Any) -> Any:
+            start, output = self._family.entering(args, named), forward(*args, **named)
+            picture = self._family.leaving(output)
+            self._runs, part = self._state.due(picture), picture - start
+            self._entered = start, part
             if self._runs:
-                return text, picture
-            return text, hidden_states + self._state.estimate(part)
+                return output
+            return self._family.replacing(output, start + self._state.estimate(part))
 
         return probe
 
-    def passing(self, forward: Callable[..., Streams]) -> Callable[..., Streams]:
+    def passing(self, forward: Forward) -> Forward:
         """A block that runs, or hands on what it gets."""
 
-        def step(*, hidden_states: Tensor, encoder_hidden_states: Tensor, **others: Any) -> Streams:
-            if not self._runs:
-                return encoder_hidden_states, hidden_states
-            return forward(
-                hidden_states=hidden_states, encoder_hidden_states=encoder_hidden_states, **others
-            )
+        def step(*args: Any, **named: Any) -> Any:
+            return (forward if self._runs else self._passed)(*args, **named)
 
         return step
 
-    def ending(self, forward: Callable[..., Streams]) -> Callable[..., Streams]:
+    def ending(self, forward: Forward) -> Forward:
         """The last block: where it runs, what all have added is remembered."""
         step = self.passing(forward)
 
-        def end(**arguments: Any) -> Streams:
-            text, picture = step(**arguments)
+        def end(*args: Any, **named: Any) -> Any:
+            output = step(*args, **named)
             if self._runs:
                 assert self._entered is not None  # by the first block
                 start, part = self._entered
-                self._state.remember(part, picture - start)
-            return text, picture
+                self._state.remember(part, self._family.leaving(output) - start)
+            return output
 
         return end
+
+    def _passed(self, *args: Any, **named: Any) -> Any:
+        return self._family.passing(args, named)

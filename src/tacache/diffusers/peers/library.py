@@ -17,7 +17,7 @@ from diffusers.hooks import (
 )
 from pydantic import Field
 
-from tacache.baselines.magcache import FLUX_RATIOS
+from tacache.baselines.magcache import FLUX_RATIOS, WAN_RATIOS
 from tacache.diffusers.peers.attaching import Site
 from tacache.diffusers.peers.base import (
     HIGHEST,
@@ -28,12 +28,13 @@ from tacache.diffusers.peers.base import (
     Thresholded,
     Trials,
 )
-from tacache.diffusers.peers.metering import blocks_of
+from tacache.diffusers.peers.families import blocks_of, family_of
 from tacache.files import Frozen
 
 RETENTIONS = (0.2, 0.1, 0.0)
 THRESHOLDS = 120  # tried for MagCache, whose schedule is known without a run
 MAG_CACHE_HOOK = "mag_cache_block_hook"  # diffusers' name of it
+PUBLISHED_RATIOS = {"flux": FLUX_RATIOS, "wan": WAN_RATIOS}
 NEVER = -1.0  # a threshold of 0 would skip where a ratio is 1, as it compares by <=
 ORDERS = (1, 2)
 MOST = 24  # schedules that are run
@@ -91,6 +92,12 @@ class MagCacheInside(Peer[MagCacheInsideSettings]):
             "flux-library": MagCacheInsideSettings(
                 threshold=0.06, max_skip=3, retention=0.2, ratios=FLUX_RATIOS
             ),
+            "wan-slow": MagCacheInsideSettings(
+                threshold=0.12, max_skip=2, retention=0.2, ratios=WAN_RATIOS
+            ),
+            "wan-fast": MagCacheInsideSettings(
+                threshold=0.12, max_skip=4, retention=0.2, ratios=WAN_RATIOS
+            ),
         }
     )
 
@@ -100,7 +107,7 @@ class MagCacheInside(Peer[MagCacheInsideSettings]):
         span = (HIGHEST / LOWEST) ** (1 / THRESHOLDS)
         thresholds = [0.0, *(LOWEST * span**i for i in range(THRESHOLDS + 1))]
         skips = range(1, 2 * math.ceil(steps / evaluations) + 1)
-        known = self.measured(trials), nearest(FLUX_RATIOS, steps)
+        known = self.measured(trials), nearest(PUBLISHED_RATIOS[trials.family], steps)
         found: dict[tuple[int, ...], MagCacheInsideSettings] = {}
         for ratios, retention, threshold, skip in product(known, RETENTIONS, thresholds, skips):
             chosen = _evaluated(ratios, round_half_up(retention * steps), threshold, skip)
@@ -188,7 +195,11 @@ class TaylorSeerInside(Peer[TaylorSeerInsideSettings]):
     citation = "Liu et al., From Reusing to Forecasting: TaylorSeers, 2025, as in diffusers"
     needs = "its first step is always evaluated, and one of every interval"
     published = MappingProxyType(
-        {"flux": TaylorSeerInsideSettings(), "flux-paper": TaylorSeerInsideSettings(interval=6)}
+        {
+            "flux": TaylorSeerInsideSettings(),
+            "flux-paper": TaylorSeerInsideSettings(interval=6),
+            "wan": TaylorSeerInsideSettings(warm_up=1),
+        }
     )
 
     def __init__(self, kind: Literal["attention", "lite"]) -> None:
@@ -209,13 +220,15 @@ class TaylorSeerInside(Peer[TaylorSeerInsideSettings]):
         return [one.model_copy(update=update) for one in spread(best) for update in orders]
 
     def install(self, site: Site, settings: TaylorSeerInsideSettings) -> None:
-        """As diffusers does."""
+        """As diffusers does; by its defaults it would find no attention of Wan, and skip none."""
+        patterns = family_of(site.transformer).attentions if self.kind == "attention" else None
         config = TaylorSeerCacheConfig(
             cache_interval=settings.interval,
             disable_cache_before_step=settings.warm_up,
             max_order=settings.order,
             taylor_factors_dtype=torch.float32,
             use_lite_mode=self.kind == "lite",
+            cache_identifiers=None if patterns is None else list(patterns),
         )
         apply_taylorseer_cache(site.transformer, config)
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from tacache.diffusers.peers.families import attention_of, blocks_of
+
 UNGUIDED = "uncond"  # the guidance branch that does not decide whether a step was evaluated
 
 
@@ -58,11 +60,11 @@ class BlockMeter:
 
 @contextmanager
 def metered(transformer: Any) -> Iterator[BlockMeter]:
-    """Count what runs in a FLUX-type transformer for the length of a `with` block."""
+    """Count what runs in a transformer's blocks for the length of a `with` block."""
     meter, blocks = BlockMeter(), blocks_of(transformer)
     layers = [layer for block in blocks for layer in block.modules() if type(layer) is nn.Linear]
     handles = [layer.register_forward_hook(meter.count) for layer in layers]
-    handles.append(blocks[-1].attn.to_q.register_forward_hook(meter.mark))
+    handles.append(attention_of(transformer, blocks[-1]).to_q.register_forward_hook(meter.mark))
     transformer.cache_context = _watched(transformer.cache_context, meter)
     try:
         yield meter
@@ -70,11 +72,6 @@ def metered(transformer: Any) -> Iterator[BlockMeter]:
         del transformer.cache_context  # the class's own shows again
         for handle in handles:
             handle.remove()
-
-
-def blocks_of(transformer: Any) -> list[Any]:
-    """The blocks of a FLUX-type transformer, in the order they run."""
-    return [*transformer.transformer_blocks, *transformer.single_transformer_blocks]
 
 
 def _watched(plain: Callable[..., Any], meter: BlockMeter) -> Callable[..., Any]:

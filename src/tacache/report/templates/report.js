@@ -177,11 +177,27 @@ function viewer(root, shelves) {
   const name = p => p.method + (p.evaluations && p.method !== "full" ? `, ${p.evaluations}` : "");
   const label = s => (s.prompt.length > 70 ? s.prompt.slice(0, 69) + "…" : s.prompt) + `, seed ${s.seed}`;
 
+  /* All films share a clock that starts at `origin` and, paused, is held at a time. */
+  let origin = 0, held = STILL ? 0 : null;
+
+  function set(film) {
+    if (held === null) film.startTime = origin;
+    else { film.pause(); film.currentTime = held; }
+  }
+
+  function roll(made, {width, height, frames, seconds}) {
+    Object.assign(made.style, {aspectRatio: `${width} / ${height}`, objectFit: "cover"});
+    const positions = {objectPosition: ["0 0", "0 100%"]};
+    const easing = `steps(${frames}, jump-none)`;
+    set(made.animate(positions, {duration: 1000 * seconds, iterations: Infinity, easing}));
+  }
+
   function media(parent, picture) {
     const kind = picture.video ? "video" : "img";
     const made = element(parent, kind, {src: picture.address});
-    if (picture.video) Object.assign(made, {muted: true, loop: true, autoplay: !STILL, playsInline: true});
+    if (picture.video) Object.assign(made, {muted: true, loop: true, autoplay: held === null, playsInline: true});
     else made.alt = name(picture);
+    if (picture.film) roll(made, picture.film);
     made.addEventListener(picture.video ? "loadeddata" : "load", () =>
       made.classList.toggle("small", (made.naturalWidth || made.videoWidth) <= 256));
     return made;
@@ -199,9 +215,14 @@ function viewer(root, shelves) {
     });
     for (const button of root.querySelectorAll(".strip button"))
       button.setAttribute("aria-pressed", String(button.dataset.name === sides[1].value));
-    play.hidden = !stage.querySelector("video");
-    play.textContent = STILL ? "Play" : "Pause";
-    stage.querySelectorAll("video").forEach(video => { video.currentTime = 0; });
+    const videos = [...stage.querySelectorAll("video")];
+    play.hidden = !videos.length && !stage.getAnimations({subtree: true}).length;
+    play.textContent = held === null ? "Pause" : "Play";
+    videos.forEach(video => { video.currentTime = 0; });
+    if (videos.length > 1) videos[0].addEventListener("timeupdate", () => {
+      if (Math.abs(videos[1].currentTime - videos[0].currentTime) > 0.05)
+        videos[1].currentTime = videos[0].currentTime;
+    });
   }
 
   function choose() {
@@ -228,7 +249,11 @@ function viewer(root, shelves) {
   sides.forEach(side => side.addEventListener("change", show));
   find("input").addEventListener("input", event => stage.style.setProperty("--at", `${event.target.value}%`));
   play.addEventListener("click", () => {
-    const videos = [...stage.querySelectorAll("video")], going = !videos[0].paused;
+    const videos = [...stage.querySelectorAll("video")], going = held === null;
+    const now = document.timeline.currentTime;
+    if (going) held = now - origin;
+    else [origin, held] = [now - held, null];
+    root.getAnimations({subtree: true}).forEach(set);
     videos.forEach(video => { video.currentTime = videos[0].currentTime; going ? video.pause() : video.play(); });
     play.textContent = going ? "Play" : "Pause";
   });
