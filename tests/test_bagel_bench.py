@@ -312,7 +312,7 @@ def test_bagel_is_told_by_its_inferencer_and_runs_alone(stand_in, monkeypatch):
 
 
 def test_caches_are_refused_by_the_caller_too(stand_in):
-    with pytest.raises(HostError, match="run on FluxPipeline only, not on BAGEL"):
+    with pytest.raises(HostError, match="run on pipelines of diffusers, not on BAGEL"):
         BagelCaller(stand_in, FEW, FOX).inside(object())
 
 
@@ -370,9 +370,10 @@ def test_the_command_writes_records_and_pictures(files):
     asked = ["--methods", "tasu-10,fewer,published,inside", "--keep", "kept", "-o", "r.jsonl"]
     made = run(*files, *size, *few, *asked, "--evaluations", 4, "--json")
     assert made.exit_code == 0, made.output
-    assert json.loads(made.stdout)["done"] == 3
+    assert json.loads(made.stdout)["done"] == 4
     records = read_records("r.jsonl")
-    assert [record.spent for record in records] == [8, 4, 4]
+    assert [record.method for record in records] == ["full", "tasu-10", "fewer", "tasu:bagel"]
+    assert [record.spent for record in records[:3]] == [8, 4, 4]
     assert records[0].host.call["cfg_text_scale"] == 4.0
     assert all(Path(record.picture).is_file() for record in records)
 

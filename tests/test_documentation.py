@@ -85,13 +85,15 @@ def test_the_fitted_plans_are_what_was_measured():
     assert {one["prompts"] for one in found} == {24}
     assert {one["guidance"] for one in found} == {3.0}
     methods = ("reuse", "tasu", "damped", "fitted, fast", "fitted")
-    for budget in {one["evaluations"] for one in found}:
-        cells = []
-        for method in methods:
-            here = [o for o in found if (o["method"], o["evaluations"]) == (method, budget)]
-            best = max(here, key=lambda one: one["psnr"])
-            cells.append(f"{best['psnr']:.2f} ± {best['error']:.2f}")
+    for budget in (5, 7, 10, 13, 17, 25):
+        here = [one for one in found if one["evaluations"] == budget]
+        best = {one["method"]: one for one in sorted(here, key=lambda one: one["psnr"])}
+        cells = [
+            f"{best[name]['psnr']:.2f} ± {best[name]['error']:.2f}" if name in best else "-"
+            for name in methods
+        ]
         assert f"| {budget} | {' | '.join(cells)} |" in text
+        assert best["fitted, fast"]["psnr"] > best["fitted"]["psnr"] - 0.8  # as the text says
     for one in found:
         limit = {"fitted, fast": 1500, "fitted": 3000}.get(str(one["method"]), 10**9)
         assert one["spent"] <= limit

@@ -392,14 +392,31 @@ def test_a_condition_goes_with_its_samples():
     assert float(drifts[:held].mean()) == pytest.approx(plan.certificate.drift, rel=1e-6)
 
 
-def test_without_a_search_only_the_reference_probes_and_one_fit_are_spent(flow):
+@pytest.mark.parametrize("fast", [0, 350, 1500])
+def test_without_a_search_only_the_power_of_growth_is_chosen(fast, flow, monkeypatch):
+    monkeypatch.setattr(module, "FAST", fast)
     x = noise_of(8, SHAPE)
     counted = Counted(flow)
     plan = fit_plan(counted, x, TIMES, evaluations=5, condition={}, search=False)
     runs = FunctionRuns(flow, x, TIMES, {})
-    assert counted.evaluations == 8 * (16 + 5) + module._probe_cost(runs)
+    reference, once = record(runs), 8 * (16 + 5) + module._probe_cost(runs)
     assert plan.certificate.evaluations_spent == counted.evaluations
-    assert plan.anchors == module.best_anchors(record(runs).errors, record(runs).growth, 5)
+    assert once <= counted.evaluations <= max(once, fast)
+    assert (counted.evaluations == once) == (fast == 0)
+    powers = [0.0] if fast == 0 else np.arange(-3, 3.01, searching.FINEST)
+    growths = [np.power(reference.growth, 2.0**octave).tolist() for octave in powers]
+    assert plan.anchors in {module.best_anchors(reference.errors, growth, 5) for growth in growths}
+
+
+def test_what_measuring_takes_is_left_for_it(flow):
+    runs = FunctionRuns(flow, noise_of(8, SHAPE), TIMES, {})
+    reference = record(runs)
+    for search, most in ((True, 600), (False, module.FAST)):
+        for measuring in (0, 40):
+            plan = fit_budget(
+                runs, reference, 5, max_evaluations=most, search=search, measuring=measuring
+            )
+            assert plan.certificate.evaluations_spent + measuring <= most
 
 
 def test_a_search_does_not_lose_to_its_start(flow):

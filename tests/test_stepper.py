@@ -1,5 +1,4 @@
 import math
-import weakref
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ from support import (
 from tacache import HostError, Plan, Stepper, make_plan, sample, time_grid
 
 ANCHORS = (0, 1, 4, 5, 8, 13, 19)
-TURNING = ("tasu", "direction", "damped")
 
 
 class Recorder:
@@ -451,21 +449,3 @@ def test_a_profiles_plan_does_not_jump(rule, profile):
 def test_noise_without_samples_is_an_error(noise, message):
     with pytest.raises(HostError, match=message):
         sample(lambda x, t: x, noise, Plan.full(time_grid(3)))
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_while_the_model_runs_only_what_is_used_later_is_held(rule, flow, profile):
-    plan = plan_with(rule, profile, ANCHORS)
-    used = max(map(len, plan.weights)) if plan.weights else 1 + (rule in TURNING)
-    stepper, x, given, held = Stepper(plan), noise_of(2), [], []
-
-    def evaluate(t):
-        held.append(sum(one() is not None for one in given))
-        return flow(x, t)
-
-    for t in plan.times[:-1]:
-        stepper.velocity(x, lambda t=t: evaluate(t))
-        if stepper._history:
-            given.append(weakref.ref(stepper._history[0]))
-            given = list(dict.fromkeys(given))
-    assert held == [min(i, used - 1) for i in range(len(ANCHORS))]

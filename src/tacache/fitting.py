@@ -36,7 +36,7 @@ from tacache.plan import Certificate, Plan
 from tacache.profile import Host
 from tacache.progress import track
 from tacache.refinement import follow, needed, refine
-from tacache.searching import Tries, search_anchors
+from tacache.searching import Tries, best_power, search_anchors
 from tacache.velocity import Condition, Velocity
 from tacache.walking import Walk, walk_of
 
@@ -44,6 +44,7 @@ PROBES, PROBED = (0.1, 0.3, 0.55, 0.8), 4  # where, and on how many samples, gro
 PROBE_SKIP = 0.06  # of the steps: the probed error is that of reusing a velocity for so long
 KEEP_EVERY = 10  # steps
 TRIES = 4  # fits of all samples that come before a refinement
+FAST = 1500  # evaluations in all, without a search
 
 
 @torch.no_grad()
@@ -64,8 +65,9 @@ def fit_plan(
 
     A quarter of the samples (at least one) is held out from every fit and judges the anchors. One
     evaluation is one velocity of one sample; at most `max_evaluations` are spent, the full runs
-    included. `search=False` takes the dynamic program's anchors as they are. Without a condition
-    `velocity` always gets the whole batch; `condition={}` says that a part may be evaluated alone.
+    included. `search=False` moves none of the dynamic program's anchors and tries other weightings
+    of growth only as far as 1,500 evaluations go. Without a condition `velocity` always gets the
+    whole batch; `condition={}` says that a part may be evaluated alone.
     """
     runs = FunctionRuns(velocity, noise, times, condition, batch_size)
     check_budget(runs, evaluations, history, max_evaluations)
@@ -75,7 +77,8 @@ def fit_plan(
         reference,
         evaluations,
         history=history,
-        max_evaluations=max_evaluations if search else 0,
+        max_evaluations=max_evaluations,
+        search=search,
         progress=progress,
     )
 
@@ -172,26 +175,30 @@ def fit_budget(
     *,
     history: int = 4,
     max_evaluations: int = 3000,
+    search: bool = True,
+    measuring: int = 0,
     resume: Path | None = None,
     progress: bool = False,
 ) -> Plan:
     """A plan for one budget; with too few evaluations left to search, the program's anchors.
 
-    `resume` is the file that keeps the full runs; the search keeps what it finds beside it.
+    Without a search only the power of the growth is chosen, as far as `FAST` evaluations go;
+    `measuring` are those the caller spends on the plan afterwards. `resume` is the file that keeps
+    the full runs; the search keeps what it finds beside it.
     """
     path = resume and _tries_file(resume, evaluations)
     problem = Problem(runs, reference, history, list(range(runs.total)))
     once = runs.total * evaluations  # what one fit of all samples takes
-    left = max_evaluations - reference.spent
-    aside = needed(reference.held_out, evaluations) + once
+    left = (max_evaluations if search else min(max_evaluations, FAST)) - reference.spent - measuring
+    aside = needed(reference.held_out, evaluations) + once if search else 0
     tries = Tries(problem, left - aside if left - aside >= TRIES * once else left, path)
-    fit = search_anchors(tries, evaluations, progress)
+    fit = search_anchors(tries, evaluations, progress) if search else best_power(tries, evaluations)
     if fit is None:
         fit = lock_step(problem, best_anchors(reference.errors, reference.growth, evaluations))
         spent = once
     else:
         fit, spent = tries.walked(fit), tries.budget - tries.left
-    weights, more = refine(problem, fit, left - spent - once)
+    weights, more = refine(problem, fit, left - spent - once) if search else (fit.weights, 0)
     spent += more
     if weights != fit.weights:
         fit, spent = follow(problem, fit.anchors, weights), spent + once

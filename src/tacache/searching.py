@@ -70,11 +70,11 @@ class Tries:
 
 def search_anchors(tries: Tries, evaluations: int, progress: bool = False) -> Fit | None:
     """The best fit that was found while the tries lasted; None where not even one could be made."""
-    best = _best_power(tries, evaluations)
+    best = best_power(tries, evaluations)
     return best and _moved_on(tries, best, progress)
 
 
-def _best_power(tries: Tries, evaluations: int) -> Fit | None:
+def best_power(tries: Tries, evaluations: int) -> Fit | None:
     """The program's anchors for the power of the growth that serves best, by a line search."""
     reference, found = tries.problem.reference, dict[float, Fit]()
 

@@ -97,14 +97,14 @@ def fit_plans(
         pictures = runs.pictures(reference.states[-1], reference.held_out)
         plans = []
         for budget in evaluations:
-            # what is left for the search when the plan has been measured
-            most = max_evaluations - reference.held_out * budget if search else 0
             plan = fit_budget(
                 runs,
                 reference,
                 budget,
                 history=history,
-                max_evaluations=most,
+                max_evaluations=max_evaluations,
+                search=search,
+                measuring=reference.held_out * budget,
                 resume=path,
                 progress=progress,
             )

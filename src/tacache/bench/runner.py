@@ -92,8 +92,8 @@ class Bench:
         self.folder = work_folder(file.path)
         self.done = file.load()
         with processes.failing_together() as together:
-            everyone = together.exchange(same_device(caller.device))
-        sharing = everyone.count(everyone[processes.rank])
+            mine = same_device(caller.device)
+            sharing = together.exchange(mine).count(mine)
         self.judge = Judge(caller, job, file.path, self.done, processes.count, sharing)
         self.bar, self.ticks = Bar(), 0
 

@@ -57,7 +57,11 @@ def fit(
     steps: Annotated[int, typer.Option(min=2, help="Steps of the full run.")] = 50,
     history: Annotated[int, typer.Option(min=1, help="Velocities an interval may use.")] = 4,
     fast: Annotated[
-        bool, typer.Option("--fast", help=f"No search, and {FAST} prompts unless COUNT is given.")
+        bool,
+        typer.Option(
+            "--fast",
+            help=f"{FAST} prompts unless COUNT is given, and at most 1,500 evaluations.",
+        ),
     ] = False,
     most: Annotated[
         int, typer.Option("--max-evaluations", help="Evaluations a budget may spend in all.")

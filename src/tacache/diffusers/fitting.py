@@ -101,8 +101,9 @@ def fit_plans(
                 reference,
                 budget,
                 history=history,
-                # what is left for the search when the plan has been measured
-                max_evaluations=max_evaluations - reference.held_out * budget if search else 0,
+                max_evaluations=max_evaluations,
+                search=search,
+                measuring=reference.held_out * budget,
                 resume=path,
                 progress=show,
             )
