@@ -152,6 +152,17 @@ def test_a_method_of_the_benchmark_is_made_ready_and_drawn(geneval, tmp_path):
     assert (tmp_path / "out/00001/samples/0000.png").is_file()
 
 
+def test_a_method_with_nothing_to_tune_runs_no_calibration_prompts(geneval, tmp_path, monkeypatch):
+    def refused(*_: Any) -> None:
+        raise AssertionError("calibrated")
+
+    monkeypatch.setattr("tacache.export.pipelines.record_walk", refused)
+    made = run(*geneval, "--method", "fewer", "--evaluations", 2, "--samples", 1)
+    assert made.exit_code == 0, made.output
+    records = read_records(tmp_path / "out.jsonl")
+    assert [(one.spent, one.taught) for one in records] == [(2, None)] * len(PROMPTS)
+
+
 def test_a_method_without_such_a_budget_says_so(geneval, tmp_path):
     asked = ["--method", "easycache", "--evaluations", 1, "--calibration-count", 1]
     assert "easycache cannot be made ready: easycache cannot run on 1" in one_line(

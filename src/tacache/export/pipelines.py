@@ -70,7 +70,8 @@ def _by_method(bench: Bench, name: str, fps: int) -> Iterator[Drawing]:
     """A method of the benchmark, made ready on the calibration prompts by all processes."""
     (task,) = bench.tasks([resolve(name)])
     caller, method = bench.caller, task.asked.method
-    bench.share(task.lesson.subjects, "calibrating", lambda s: record_walk(caller, bench.folder, s))
+    learned = task.lesson.subjects if task.taught else []
+    bench.share(learned, "calibrating", lambda s: record_walk(caller, bench.folder, s))
     bench.share([task], "tuning", bench.prepare)
     with bench.processes.failing_together():
         ready = load_prepared(bench.prepared_file(task))
@@ -82,7 +83,7 @@ def _by_method(bench: Bench, name: str, fps: int) -> Iterator[Drawing]:
         "settings": method.shown(settings),
         "prepare_seconds": ready.seconds,
         "prepare_evaluations": ready.evaluations,
-        "taught": task.lesson.taught,
+        "taught": task.lesson.taught if task.taught else None,
     }
 
     def draw(subject: Subject, draft: Path) -> tuple[Path, dict[str, Any]]:
