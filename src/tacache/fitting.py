@@ -18,6 +18,7 @@ from tacache.decomposition import norm
 from tacache.errors import PlanError
 from tacache.grid import break_steps
 from tacache.lockstep import (
+    Fit,
     FunctionRuns,
     Problem,
     Reference,
@@ -188,20 +189,42 @@ def fit_budget(
     """
     path = resume and _tries_file(resume, evaluations)
     problem = Problem(runs, reference, history, list(range(runs.total)))
-    once = runs.total * evaluations  # what one fit of all samples takes
-    left = (max_evaluations if search else min(max_evaluations, FAST)) - reference.spent - measuring
-    aside = needed(reference.held_out, evaluations) + once if search else 0
-    tries = Tries(problem, left - aside if left - aside >= TRIES * once else left, path)
-    fit = search_anchors(tries, evaluations, progress) if search else best_power(tries, evaluations)
-    if fit is None:
-        fit = lock_step(problem, best_anchors(reference.errors, reference.growth, evaluations))
-        spent = once
+    most = max_evaluations if search else min(max_evaluations, FAST)
+    left = most - reference.spent - measuring
+    if search:
+        fit, spent = _searched(problem, evaluations, left, path, progress)
     else:
-        fit, spent = tries.walked(fit), tries.budget - tries.left
-    weights, more = refine(problem, fit, left - spent - once) if search else (fit.weights, 0)
-    spent += more
-    if weights != fit.weights:
-        fit, spent = follow(problem, fit.anchors, weights), spent + once
+        tries = Tries(problem, left, path)
+        fit, spent = _settled(tries, best_power(tries, evaluations), evaluations)
+    return _as_plan(problem, fit, reference.spent + spent)
+
+
+def _searched(
+    problem: Problem, evaluations: int, left: int, path: Path | None, progress: bool
+) -> tuple[Fit, int]:
+    """The best fit that so many evaluations find, refined with what is over, and those it took."""
+    once = len(problem.samples) * evaluations  # what one fit of all samples takes
+    aside = needed(problem.reference.held_out, evaluations) + once
+    tries = Tries(problem, left - aside if left - aside >= TRIES * once else left, path)
+    fit, spent = _settled(tries, search_anchors(tries, evaluations, progress), evaluations)
+    weights, more = refine(problem, fit, left - spent - once)
+    if weights == fit.weights:
+        return fit, spent + more
+    return follow(problem, fit.anchors, weights), spent + more + once
+
+
+def _settled(tries: Tries, fit: Fit | None, evaluations: int) -> tuple[Fit, int]:
+    """What the tries found with its states, or the program's anchors, and what that took."""
+    if fit is not None:
+        return tries.walked(fit), tries.budget - tries.left
+    problem, reference = tries.problem, tries.problem.reference
+    anchors = best_anchors(reference.errors, reference.growth, evaluations)
+    return lock_step(problem, anchors), len(problem.samples) * evaluations
+
+
+def _as_plan(problem: Problem, fit: Fit, spent: int) -> Plan:
+    """The plan of a fit, with its certificate."""
+    runs, reference = problem.runs, problem.reference
     judged = [fit.drift[i] for i in range(reference.held_out)]
     fitted = [fit.drift[i] for i in range(reference.held_out, runs.total)]
     return Plan(
@@ -219,7 +242,7 @@ def fit_budget(
             held_out=reference.held_out,
             drift=mean(judged),
             fit_drift=mean(fitted),
-            evaluations_spent=reference.spent + spent,
+            evaluations_spent=spent,
             date=date.today().isoformat(),
         ),
     )
