@@ -1,5 +1,8 @@
 """What can go wrong, by the noun it concerns. Messages say what is wrong and what to do."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class TACacheError(Exception):
     """Base of all errors of this package."""
@@ -15,3 +18,12 @@ class PlanError(TACacheError):
 
 class HostError(TACacheError):
     """What runs the model does not fit the plan, or misbehaves."""
+
+
+@contextmanager
+def named(job: object) -> Iterator[None]:
+    """What fails in the block says which sample it was."""
+    try:
+        yield
+    except Exception as error:
+        raise HostError(f"{job}: {error}") from error

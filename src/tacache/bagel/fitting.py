@@ -17,12 +17,11 @@ from tacache.bagel.making import (
     Maker,
     jobs_of,
     maker_of,
-    named,
     pixels_of,
     quiet,
 )
 from tacache.bagel.runs import Run, describe
-from tacache.errors import HostError
+from tacache.errors import HostError, named
 from tacache.fitting import check_budget, fit_budget, held_out_of, record
 from tacache.lockstep import check_finite
 from tacache.metrics import psnr

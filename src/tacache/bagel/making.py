@@ -77,15 +77,6 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def named(job: Job) -> Iterator[None]:
-    """What fails in the block says which prompt it was."""
-    try:
-        yield
-    except Exception as error:
-        raise HostError(f"{job}: {error}") from error
-
-
-@contextmanager
 def quiet(model: Any) -> Iterator[None]:
     """No progress bar of BAGEL's own, one a run."""
     module = sys.modules.get(type(model).__module__)

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from tacache.bagel.fitting import Held
 from tacache.bagel.host import model_of, replaced, watching
-from tacache.bagel.making import Job, Maker, maker_of, named, pixels_of, quiet
+from tacache.bagel.making import Job, Maker, maker_of, pixels_of, quiet
 from tacache.bagel.runs import Run, describe, run_times
 from tacache.bench.seam import Calls, Counted, Subject, Times
 from tacache.cost import count_flops
-from tacache.errors import HostError
+from tacache.errors import HostError, named
 from tacache.grid import as_times
 from tacache.profile import Host
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from tacache.diffusers.fingerprint import describe, jsonable, settings
 from tacache.diffusers.finished import job_key
-from tacache.diffusers.holding import Job, PipelineRuns, hold, named, pixels_of, with_pixels
+from tacache.diffusers.holding import Job, PipelineRuns, hold, pixels_of, with_pixels
 from tacache.diffusers.host import applied, plain_scheduler, without_plan
 from tacache.diffusers.mixing import Vary, call_of_run, check_vary, middle
 from tacache.diffusers.runs import check_call_names, plan_runs
-from tacache.errors import HostError
+from tacache.errors import HostError, named
 from tacache.fitting import check_budget, fit_budget, held_out_of, record
 from tacache.metrics import psnr
 from tacache.plan import Plan

@@ -14,7 +14,7 @@ from tacache.diffusers.driving import DrivenRun, drive
 from tacache.diffusers.host import plain_scheduler
 from tacache.diffusers.runs import Run, run_arguments
 from tacache.diffusers.solving import SolverWalk
-from tacache.errors import HostError
+from tacache.errors import HostError, named
 from tacache.lockstep import check_finite
 from tacache.processes import Processes, Together
 from tacache.walking import EulerWalk, Walk
@@ -180,12 +180,3 @@ def with_pixels(pipe: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 def pixels_of(output: Any) -> Tensor:
     """Pictures or frames of a pipeline's output, (samples, ...)."""
     return torch.from_numpy(np.asarray(output[0], dtype=np.float32))
-
-
-@contextmanager
-def named(job: Job) -> Iterator[None]:
-    """What fails in the block says which prompt it was."""
-    try:
-        yield
-    except Exception as error:
-        raise HostError(f"{job}: {error}") from error
