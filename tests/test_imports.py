@@ -15,7 +15,7 @@ HEAVY = ["diffusers", "transformers", "typer", "rich", "matplotlib", "plotly", "
 # From the bottom up; a module imports only from rows above its own, or from its own row.
 LAYERS = [
     {"errors"},
-    {"grid", "files", "outputs", "progress", "processes", "prompts", "flows"},
+    {"grid", "files", "films", "outputs", "progress", "processes", "prompts", "flows"},
     {"decomposition", "velocity", "metrics", "cost", "models", "following"},
     {"rules", "walking"},
     {"schedule", "profile", "plan"},

@@ -14,8 +14,8 @@ from PIL import Image
 from report_support import PROMPTS, REASON, bench, record, traced
 
 from tacache.errors import TACacheError
+from tacache.films import film
 from tacache.report import study
-from tacache.report.films import film
 from tacache.report.page import page, section
 from tacache.report.pictures import Shelves, shelves
 from tacache.report.style import styles
@@ -161,14 +161,6 @@ def test_frames_that_were_joined_are_apart_again(tmp_path, suffix):
     assert (made.frames, made.seconds) == (6, 0.48)
     with Image.open(io.BytesIO(made.content)) as whole:
         assert [whole.getpixel((4, 6 * n + 3))[0] for n in range(6)] == [0, 80, 80, 160, 160, 160]
-
-
-def test_what_does_not_move_or_is_damaged_is_no_film(tmp_path):
-    Image.new("RGB", (4, 4)).save(tmp_path / "still.webp")
-    (tmp_path / "torn.gif").write_bytes(b"GIF89a")
-    assert film(tmp_path / "still.webp") is None
-    assert film(tmp_path / "torn.gif") is None
-    assert film(tmp_path / "any.mp4") is None
 
 
 def test_pictures_that_are_gone_or_no_pictures_are_left_out(tmp_path):

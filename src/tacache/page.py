@@ -9,9 +9,9 @@ from typing import NamedTuple
 from tacache.demo import Budget, ModelDemo, Picture
 from tacache.errors import HostError
 from tacache.files import write_atomically
+from tacache.films import Film, film
 from tacache.plan import Plan
 from tacache.profile import Profile
-from tacache.report.films import Film, film
 
 WIDTHS = (1080, 380)  # of the drawing, for screens and for telephones
 LEFT, RIGHT, TOP, HEIGHT = 56, 10, 8, 150

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tacache.bench.records import Record
+from tacache.films import film
 from tacache.report.estimates import Subject
-from tacache.report.films import film
 from tacache.report.quantities import IDENTICAL, in_order, measured
 from tacache.report.summary import HEADLINES
 
