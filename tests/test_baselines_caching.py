@@ -10,7 +10,7 @@ from support import mixture, noise_of
 
 from tacache import calibrate, make_plan, sample, time_grid
 from tacache.baselines import BASELINES, Problem, record
-from tacache.baselines.budcache import BudCache, anneal, climb, first_guess
+from tacache.baselines.budcache import BudCache, SharedStarts, anneal, climb, first_guess
 from tacache.baselines.caching import Now, Past, between, follow, reused
 from tacache.baselines.easycache import EasyCacheSettings
 from tacache.baselines.magcache import (
@@ -360,6 +360,23 @@ def test_budcache_is_no_worse_than_its_start():
     errors = [recording.error(baseline.run(recording, s).x) for s in (found, start)]
     assert errors[0] < errors[1]
     assert found == BudCache(tries=40).fit(recording, 5)
+
+
+def test_budcache_evaluates_a_shared_start_once_and_finds_the_same(monkeypatch):
+    calls, flow = 0, mixture()
+
+    def counted(x, t):
+        nonlocal calls
+        calls += 1
+        return flow(x, t)
+
+    recording = record(counted, noise_of(2), time_grid(14, 2.0))
+    calls = 0
+    found, shared = BudCache(tries=40).fit(recording, 5), calls
+    monkeypatch.setattr(SharedStarts, "__call__", Meter.__call__)
+    calls = 0
+    assert BudCache(tries=40).fit(recording, 5) == found
+    assert shared < 0.75 * calls
 
 
 # What they share
