@@ -76,6 +76,10 @@ def test_the_chain_goes_on_from_an_exported_model(tmp_path):
     assert (code, end, len(calls)) == (0, "done", 3)
     assert called(calls, ".corpus", "--start model", "--seed 3")
     assert called(calls, ".flow", "--start model", "--rate 6e-4")
+    (tmp_path / "calls").unlink()
+    code, end, calls = run_chain(tmp_path, "nothing", START="model", AUTOENCODER="9")
+    assert (code, end, len(calls)) == (0, "done", 5)
+    assert called(calls, ".autoencoder", "--start model", "--seconds 9", "--rate 5e-4")
 
 
 def collect(work: Path, out: Path) -> set[str]:
@@ -129,3 +133,7 @@ def test_the_card_adds_up_what_runs_came_to(tmp_path):
     assert (both["psnr"], both["autoencoder_steps"], both["loss"]) == (30.0, 7, 0.25)
     assert (both["flow_steps"], both["seconds"]) == (20, 240.0)
     assert card.worded(both)["flow_minutes"] == "2.0"
+    (tmp_path / "autoencoder.json").write_text('{"psnr": 31.0}')
+    (tmp_path / "autoencoder.jsonl").write_text('{"step": 4}\n')
+    further = card.measured(tmp_path)
+    assert (further["psnr"], further["autoencoder_steps"]) == (31.0, 11)

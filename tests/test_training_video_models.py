@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from video_support import THINGS, animation, clips_of, pictures, run_main
 
 from tacache import models
@@ -390,6 +391,18 @@ def test_the_latents_have_unit_variance_and_the_second_chunk_went_on(trained):
     assert steps == list(range(1, len(steps) + 1))
     assert len(steps) >= 2
     assert curve[-1]["clips"] == 8
+
+
+def test_the_autoencoder_goes_on_from_an_exported_one(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "load_vocabulary", lambda: THINGS)
+    files = ["--pictures", trained / "emoji.npz", "--animations", trained / "animations.npz"]
+    asked = ["--seconds", 0.01, "--batch", 1, "--clips", 4, "--measured", 2, "--rate", 0]
+    run_main(autoencoder, *asked, "--start", trained / "tiny-wan", *files, "--out", tmp_path)
+    before, after = (
+        load_file(folder / "vae" / "diffusion_pytorch_model.safetensors")
+        for folder in (trained / "tiny-wan", tmp_path)
+    )
+    assert all(torch.equal(before[name].float(), after[name]) for name in after)
 
 
 def test_the_export_is_a_pipeline_that_makes_clips(trained):

@@ -1,4 +1,7 @@
-"""Train the autoencoder on clips: `python -m training.video.autoencoder --seconds 200`."""
+"""Train the autoencoder on clips: `python -m training.video.autoencoder --seconds 200`.
+
+With ``--start FOLDER`` an exported model's autoencoder is trained further.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--clips", type=int, default=24_000, help="0.47 MB each on the device")
     parser.add_argument("--measured", type=int, default=512, help="clips the PSNR is of")
+    parser.add_argument("--rate", type=float, default=RATE, help="the highest learning rate")
+    parser.add_argument("--seed", type=int, default=1, help="of the clips")
+    parser.add_argument("--start", type=Path, help="folder of an exported model to go on from")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--pictures", type=Path, default=STILLS / "emoji.npz")
     parser.add_argument("--animations", type=Path, default=WORK / "animations.npz")
@@ -47,12 +53,19 @@ def main() -> None:
     prepare()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     bank = load_bank(options.pictures, options.animations, device)
-    arrays = make_arrays(options.clips, 1, names_of(bank)).to(device)
-    model = channels_last(AutoencoderKLWan(**AUTOENCODER).to(device))
+    arrays = make_arrays(options.clips, options.seed, names_of(bank)).to(device)
+    model = channels_last(begin(options.start).to(device).train())
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
     train(model, draw_all(arrays, bank), options)
     finish(model, make_arrays(options.measured, 3, names_of(bank)).to(device), bank, options.out)
+
+
+def begin(start: Path | None) -> Any:
+    """A new autoencoder, or an exported model's in full precision."""
+    if start is None:
+        return AutoencoderKLWan(**AUTOENCODER)
+    return AutoencoderKLWan.from_pretrained(start / "vae").float()
 
 
 def prepare() -> None:
@@ -75,7 +88,8 @@ def channels_last(model: Any) -> Any:
 def train(model: Any, clips: Tensor, options: argparse.Namespace) -> None:
     """Adam with a learning rate that falls to zero over the given time."""
     device = model.device.type
-    optimizer = torch.optim.AdamW(model.parameters(), RATE, betas=(0.9, 0.99), weight_decay=1e-4)
+    rate = options.rate
+    optimizer = torch.optim.AdamW(model.parameters(), rate, betas=(0.9, 0.99), weight_decay=1e-4)
     trial = partial(try_step, model, draw(clips, options.batch))
     step_losses = checked(losses, trial, device == "cuda" and not options.no_compile)
     good = LastGood(model, optimizer)
@@ -84,15 +98,15 @@ def train(model: Any, clips: Tensor, options: argparse.Namespace) -> None:
     with (options.out / "autoencoder.jsonl").open("w") as curve:
         while done < 1:
             for group in optimizer.param_groups:
-                group["lr"] = RATE * min(1, (step + 1) / WARM_UP) * (1 - done) ** 0.7
+                group["lr"] = rate * min(1, (step + 1) / WARM_UP) * (1 - done) ** 0.7
             parts = make_step(model, optimizer, draw(clips, options.batch), step_losses)
             step += 1
             if step % NOTED == 0:  # waits for the device
                 note(curve, step, time.monotonic() - started, parts)
                 good.settle(torch.stack(list(parts.values())))
             if step == NOTED:
-                rate = step / (time.monotonic() - started)
-                limit = min(allotted(options.seconds, rate, options.least), most)
+                pace = step / (time.monotonic() - started)
+                limit = min(allotted(options.seconds, pace, options.least), most)
             done = (time.monotonic() - started) / limit
     good.settle(torch.stack(list(parts.values())))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from training.video.config import (
 
 TEMPLATE = Path(__file__).parent / "card.md"
 PARTS = ("transformer", "vae", "text_encoder")
-ADDED = ("clips", "flow_steps", "flow_seconds", "samples", "seconds")  # over runs
+# over runs
+ADDED = ("autoencoder_steps", "clips", "flow_steps", "flow_seconds", "samples", "seconds")
 Facts = dict[str, float]
 
 
@@ -66,7 +68,8 @@ def measured(work: Path) -> Facts:
     if not earlier:
         return facts
     added = {name: facts[name] + earlier[name] for name in ADDED}
-    return {**earlier, **added, "loss": facts["loss"]}
+    psnr = earlier["psnr"] if math.isnan(facts["psnr"]) else facts["psnr"]
+    return {**added, "psnr": psnr, "loss": facts["loss"]}
 
 
 def worded(facts: Facts) -> dict[str, str]:

@@ -3,7 +3,8 @@
 #   bash training/video/chain.sh WORK MINUTES
 # Expects WORK/data/emoji.npz and WORK/data/animations.npz. Leaves WORK/tiny-wan, the sheets, curves,
 # logs and WORK/stamps (seconds since the start, stage); the last stamp is "done" or "failed: STAGE".
-# START=FOLDER goes on from an exported model: its autoencoder and tokenizer, other clips.
+# START=FOLDER goes on from an exported model: its tokenizer, other clips, and its autoencoder as it
+# is, or with AUTOENCODER=SECONDS trained further first.
 # The flow gets all the time the other stages leave. A stage that fails is run again without
 # compilation while there is time; whatever happens to the flow, its last averaged weights are exported.
 set -u
@@ -15,7 +16,7 @@ export PYTHONPATH="$PWD:${PYTHONPATH:-}"
 data="--pictures $work/data/emoji.npz --animations $work/data/animations.npz --out $work"
 start=${START:-}
 closing=${CLOSING:-65}          # seconds kept for saving, export and sheets
-autoencoder=${AUTOENCODER:-210} # seconds of its training
+autoencoder=${AUTOENCODER:-$([ -n "$start" ] && echo 0 || echo 210)} # seconds of its training
 encoding=${ENCODING:-60}        # seconds in which the flow encodes as many clips as it can
 batch=${BATCH:-512} clips=${CLIPS:-360000}
 seed=${SEED:-$([ -n "$start" ] && echo 3 || echo 2)}
@@ -49,7 +50,7 @@ either() { # END COMMAND...: as it is, or else without compilation where a minut
 prepare() { # the corpus, and one short run of the flow on noise, which also fills the compiler's cache
     local make="python3 -m training.video.corpus --seed $seed $data ${start:+--start $start}"
     nice $make --clips "$clips" || $make --clips 60000 --workers 1 || return 1
-    [ -n "$start" ] && return
+    [ "$autoencoder" = 0 ] && return
     limited $((begun + 280)) python3 -m training.video.flow --rehearse --seconds 6 --batch "$batch" $data
     echo $? >"$work/rehearsed"
 }
@@ -57,10 +58,11 @@ prepare() { # the corpus, and one short run of the flow on noise, which also fil
 stamp start
 prepare >"$work/logs/corpus.log" 2>&1 &
 prepared=$!
-if [ -z "$start" ]; then
+if [ "$autoencoder" != 0 ]; then
     # twice its time and more: enough for a second, plain run
     stage autoencoder either $((begun + 3 * autoencoder)) python3 -m training.video.autoencoder \
-        --seconds "$autoencoder" --until $((begun + 2 * autoencoder)) $data || [ -d "$work/vae" ] ||
+        --seconds "$autoencoder" --until $((begun + 2 * autoencoder)) $data \
+        ${start:+--start $start --rate 5e-4 --seed 4} || [ -d "$work/vae" ] ||
         fail autoencoder
 fi
 stage corpus wait $prepared || fail corpus
