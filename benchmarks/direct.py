@@ -59,10 +59,11 @@ def main() -> None:
 
 def walked(flow: GaussianMixtureFlow, noise: Tensor, plan: Plan, weights: list[Tensor]) -> Tensor:
     """The plan's result with these weights, differentiable in them."""
-    x, velocities = noise, []
+    x, v, memory = noise, torch.zeros_like(noise), torch.zeros_like(noise)
     for (n, m), row in zip(pairwise((*plan.anchors, plan.steps)), weights, strict=True):
-        velocities.insert(0, flow(x, plan.times[n]))
-        average = sum(w * v for w, v in zip(row, velocities, strict=False))
+        memory = v + row[2] * memory if len(row) > 2 else v
+        v = flow(x, plan.times[n])
+        average = row[0] * v + row[1] * memory if len(row) > 1 else row[0] * v
         x = x - (plan.times[n] - plan.times[m]) * average
     return x
 

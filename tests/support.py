@@ -9,7 +9,8 @@ from tacache.flows import GaussianMixtureFlow, RotatingFlow
 
 SHAPE = (2, 3)
 PROFILE_RULES = ("tasu", "magnitude", "direction", "reuse")
-RULES = (*PROFILE_RULES, "fitted")
+FITTED_KINDS = ("fitted", "carried")  # of past velocities, or of one memory of them
+RULES = (*PROFILE_RULES, *FITTED_KINDS)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -51,11 +52,13 @@ def profile_from(magnitude: list[float], direction: list[float], shift: float = 
 
 def plan_with(rule: str, profile: Profile, anchors: tuple[int, ...]) -> Plan:
     """A plan of any rule on these anchors; a fitted one extrapolates a little."""
-    fields = {"rule": rule, "times": profile.times, "anchors": anchors}
-    if rule == "fitted":
-        rows = [(1.0,), (1.25, -0.25), *[(1.5, -0.75, 0.25)] * len(anchors)]
-        return Plan(**fields, weights=tuple(rows[: len(anchors)]))
-    return Plan(**fields, magnitude=profile.magnitude, direction=profile.direction)
+    fields = {"times": profile.times, "anchors": anchors}
+    if rule in FITTED_KINDS:
+        carried = rule == "carried"
+        rows = [(1.0,), (1.25, -0.25), *[(1.5, -0.75, -0.5 if carried else 0.25)] * len(anchors)]
+        fields |= {"weights": tuple(rows[: len(anchors)]), "memory": "carried" if carried else None}
+        return Plan(rule="fitted", **fields)
+    return Plan(rule=rule, **fields, magnitude=profile.magnitude, direction=profile.direction)
 
 
 def euler_run(velocity, x: Tensor, times: tuple[float, ...], **condition) -> Tensor:
@@ -79,6 +82,11 @@ TIMES = (1.0, 0.75, 0.5, 0.25, 0.0)
 def fitted(**changes):
     fields = {"rule": "fitted", "times": TIMES, "anchors": (0, 2), "weights": ((1.0,), (1.5, -0.5))}
     return Plan(**{**fields, **changes})
+
+
+def carried(**changes):
+    fields = {"anchors": (0, 1, 2), "weights": ((1.0,), (1.5, -0.5), (1.8, -1.2, -0.25))}
+    return fitted(**{"memory": "carried", **fields, **changes})
 
 
 def tasu(**changes):

@@ -163,6 +163,7 @@ def test_killed_it_goes_on_where_it_stopped(command, tmp_path, monkeypatch):
         (["--psnr", "30", "--steps", "4"], "4 steps are too few for 5 evaluations"),
         (["--evaluations", "3", "--count", "1"], "--count"),
         (["--evaluations", "3", "--history", "0"], "--history"),
+        (["--evaluations", "3", "--history", "4"], "--history"),
         (["--evaluations", "3", "--max-evaluations", "20"], "max_evaluations=20 is too few"),
         (["--evaluations", "3", "--prompts", "/nowhere.txt"], "/nowhere.txt"),
         (["--evaluations", "3", "--call", "hieght=3"], "hieght"),

@@ -72,7 +72,7 @@ def test_calibration_on_the_device_is_the_processors():
 def test_stepping_holds_at_most_four_latents_beyond_what_it_keeps(rule, dtype, profile):
     plan, shape = plan_with(rule, profile, ANCHORS), (16, 64, 64)
     velocities = [noise_of(1, shape, dtype, n, device="cuda") for n in range(plan.steps)]
-    stepper, kept = Stepper(plan), 3 if rule == "fitted" else 2
+    stepper, kept = Stepper(plan), {"fitted": 3, "carried": 1}.get(rule, 2)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

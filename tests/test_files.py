@@ -49,11 +49,20 @@ FITTED = Plan(
     samples=4,
     breaks=(0.9,),
 )
+CARRIED = FITTED.model_copy(
+    update={
+        "anchors": (0, 1, 2),
+        "weights": ((1.0,), (1.25, -0.25), (1.5, -0.75, -0.3333333333333333)),
+        "memory": "carried",
+        "breaks": (),
+    }
+)
 MIXED = FITTED.model_copy(update={"varied": {"guidance_scale": (2.0, 3.0, 4.0)}})
 PINNED = {
     "v1.profile.json": PROFILE,
     "v1.plan.json": PLAN,
     "v1.fitted.plan.json": FITTED,
+    "v1.carried.plan.json": CARRIED,
     "v1.mixed.plan.json": MIXED,
 }
 

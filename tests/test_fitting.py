@@ -27,6 +27,7 @@ from tacache.lockstep import (
     Fit,
     FunctionRuns,
     Problem,
+    choose_row,
     choose_weights,
     is_better,
     lock_step,
@@ -64,7 +65,7 @@ def drift(flow, x, plan):
     return float(((sample(flow, x, plan).flatten(1) - full).norm(dim=1) / full.norm(dim=1)).mean())
 
 
-def problem_of(flow, noise, times=TIMES, history=4, condition=None, breaks=()):
+def problem_of(flow, noise, times=TIMES, history=3, condition=None, breaks=()):
     runs = FunctionRuns(flow, noise, times, condition)
     runs.breaks = breaks
     return Problem(runs, record(runs), history, list(range(len(noise))))
@@ -227,6 +228,49 @@ def test_a_single_sample_cannot_justify_a_history():
     assert len(choose_weights(products_of(base, target))) == 1
 
 
+def test_a_row_is_the_weights_of_two_velocities_and_the_memory_before():
+    base, target, _ = smooth_samples(samples=8, noise=0.0)
+    a, b, c = choose_weights(products_of(base, target))
+    assert choose_row(products_of(base, target)) == (a, b, c / b)
+    assert choose_row(products_of(base[:, :2], target)) == choose_weights(
+        products_of(base[:, :2], target)
+    )
+
+
+def test_a_memory_without_the_newest_velocity_is_not_used():
+    """Its rate would have no bound: then the last two velocities are."""
+    drawn = noise_of(8, (3, 40), seed=5).numpy()
+    target = drawn[:, 0] + 0.01 * drawn[:, 1] + 0.5 * drawn[:, 2]
+    assert len(choose_weights(products_of(drawn, target))) == 3
+    row = choose_row(products_of(drawn, target))
+    assert row == choose_weights(products_of(drawn[:, :2], target))
+    target = drawn[:, 0] + 0.1 * drawn[:, 1] + 0.5 * drawn[:, 2]
+    assert choose_row(products_of(drawn, target)) == pytest.approx((1.0, 0.1, 5.0), rel=1e-3)
+
+
+# --- a carried memory -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_stepper_follows_a_fit_to_the_bit(dtype):
+    flow, x, anchors = mixture(), noise_of(8, SHAPE, dtype), (0, 1, 3, 5, 7, 9, 12)
+    fit = lock_step(problem_of(flow, x), anchors)
+    assert sum(len(row) == 3 for row in fit.weights) >= 2
+    fields = {"rule": "fitted", "times": TIMES, "anchors": anchors, "weights": fit.weights}
+    assert torch.equal(sample(flow, x, Plan(**fields, memory="carried")), fit.states[-1])
+
+
+def test_a_memory_helps_beyond_two_velocities():
+    flow, times, anchors = mixture(), time_grid(30, shift=2.0), tuple(range(0, 30, 3))
+    x, unseen = noise_of(16, SHAPE), noise_of(64, SHAPE, seed=9)
+    two, memory = (
+        lock_step(problem_of(flow, x, times, history), anchors).weights for history in (2, 3)
+    )
+    fields = {"rule": "fitted", "times": times, "anchors": anchors, "memory": "carried"}
+    drifts = [drift(flow, unseen, Plan(**fields, weights=rows)) for rows in (two, memory)]
+    assert drifts[1] < 0.7 * drifts[0]
+
+
 # --- lock-step --------------------------------------------------------------------------------
 
 
@@ -289,8 +333,8 @@ def test_no_velocity_from_before_a_break_is_used():
         at = plan.anchors.index(6)
         assert all(len(row) <= i - at + 1 for i, row in enumerate(plan.weights) if i >= at)
     with pytest.raises(PlanError, match="1 evaluations are impossible: 16 steps take 2 to 16"):
-        module.check_budget(runs, 1, 4, 3000)
-    problem = Problem(runs, reference, 4, list(range(8)))
+        module.check_budget(runs, 1, 3, 3000)
+    problem = Problem(runs, reference, 3, list(range(8)))
     moves = [searching._moved((0, 3, 6, 7), j, by, problem) for j in (1, 2, 3) for by in (1, -1)]
     assert moves == [(0, 4, 6, 7), (0, 2, 6, 7), None, None, (0, 3, 6, 8), None]
 
@@ -526,7 +570,8 @@ def test_the_file_of_another_fit_is_refused(flow, tmp_path, change):
         ({"noise": noise_of(1, SHAPE)}, "at least two samples"),
         ({"evaluations": 17}, "17 evaluations are impossible: 16 steps take 1 to 16"),
         ({"evaluations": 0}, "0 evaluations are impossible"),
-        ({"history": 0}, "history is at least 1 velocity, not 0"),
+        ({"history": 0}, r"history is 1 \(the newest velocity\), 2 .* or 3 .*, not 0"),
+        ({"history": 4}, r"or 3 \(a memory of all before the newest\), not 4"),
         ({"max_evaluations": 100}, "max_evaluations=100 is too few: .* give fewer samples"),
         ({"noise": torch.ones(4, 2, dtype=torch.int64)}, "floating-point"),
         ({"times": [0.0, 1.0]}, "decreas"),

@@ -17,7 +17,7 @@ LAYERS = [
     {"errors"},
     {"grid", "files", "films", "outputs", "progress", "processes", "prompts", "flows"},
     {"decomposition", "velocity", "metrics", "cost", "models", "following"},
-    {"rules", "walking"},
+    {"rules", "walking", "carrying"},
     {"schedule", "profile", "plan"},
     {"replanning", "frontier", "hub", "finished"},
     {"placement"},

@@ -112,7 +112,7 @@ def test_every_step_calls_back_with_what_it_steps_by(rule, profile):
     assert torch.equal(torch.stack([one["sigma"] for one in seen]), sigmas[:-1])
     assert torch.equal(seen[0]["x"], x)
     for one, following in pairwise(seen):
-        if rule == "fitted" and one["i"] in plan.anchors:
+        if plan.weights is not None and one["i"] in plan.anchors:
             continue  # there the model's own answer is shown, the step goes by the average
         v = (one["x"] - one["denoised"]) / one["sigma"]
         stepped = one["x"] + v * (following["sigma"] - one["sigma"])
@@ -216,7 +216,7 @@ def test_a_stretch_of_the_plans_sigmas_keeps_its_anchors(rule, profile):
     assert early.steps == 11
     middle = plan_for_sigmas(plan, levels[5:10])
     assert middle.anchors == (0, 1)
-    if rule == "fitted":
+    if plan.weights is not None:
         assert early.weights == (*plan.weights[:3], (1.0,))  # its interval was cut short
         assert plan_for_sigmas(plan, levels[:10]).weights == plan.weights[:3]
     assert plan_for_sigmas(plan, levels) is plan
@@ -358,7 +358,8 @@ def test_a_fitted_plan_does_better_than_one_by_rates(profile, fitted_plan):
     drift = {}
     for plan in (make_plan(profile, evaluations=7), fitted_plan):
         model = Model()
-        drift[plan.rule] = float((sample_tacache(model, x, sigmas, plan=plan) - full).norm())
+        missed = (sample_tacache(model, x, sigmas, plan=plan) - full).flatten(1).norm(dim=1)
+        drift[plan.rule] = float(missed.log().mean())  # one sample may end in another component
         assert len(model.calls) == 7
     assert drift["fitted"] < drift["tasu"]
 

@@ -4,7 +4,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import PROFILE_RULES, fitted, profile_from, tasu, variations
+from support import PROFILE_RULES, carried, fitted, profile_from, tasu, variations
 
 from tacache import Host, Plan, PlanError, Profile, TACacheError, make_plan, time_grid
 from tacache.plan import step_variation
@@ -175,6 +175,15 @@ def test_fitted_weights_fit_the_anchors(changes, message):
         fitted(**changes)
 
 
+def test_rows_with_a_memory_have_three_numbers_at_most():
+    rows = (*carried().weights, (1.0, -0.5, 0.2, 0.1))
+    with pytest.raises(PlanError, match="row 3 of weights has 4 numbers; with a carried memory it"):
+        carried(anchors=(0, 1, 2, 3), weights=rows)
+    assert fitted(anchors=(0, 1, 2, 3), weights=rows).memory is None
+    with pytest.raises(PlanError, match="row 1 of weights has 3 numbers; 2 velocities are known"):
+        carried(weights=((1.0,), (1.5, -0.5, 0.1), (1.0,)))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -184,6 +193,7 @@ def test_fitted_weights_fit_the_anchors(changes, message):
         ({"direction": (0.1, -0.2, 0, 0)}, "'direction' has a negative number, -0.2"),
         ({"rule": "reuse", "magnitude": (1.0,)}, "'magnitude' has 1 numbers"),
         ({"weights": ((1.0,),) * 3}, "only a fitted plan has weights, .* 'tasu'"),
+        ({"memory": "carried"}, "only a fitted plan has a memory, .* 'tasu'"),
         ({"varied": {"guidance_scale": (2, 3)}}, "only a fitted plan has varied settings"),
     ],
 )
@@ -213,6 +223,7 @@ def test_saving_and_loading_is_the_identity(tmp_path_factory, direction, rule, m
         make_plan(source, evaluations=3, rule=rule),
         Plan.full(source.times),
         fitted(samples=3),
+        carried(),
     ):
         plan.save(path)
         assert Plan.load(path) == plan
@@ -226,6 +237,7 @@ def test_saving_and_loading_is_the_identity(tmp_path_factory, direction, rule, m
         ({"anchors": [0, 1.5]}, ["'anchors.1'", "integer"]),
         ({"anchor": [0]}, ["unknown field 'anchor'", "meant 'anchors'"]),
         ({"rule": "magic"}, ["'rule'", "tasu"]),
+        ({"memory": "long"}, ["'memory'", "carried"]),
         ({"tau_k": -1.0}, ["'tau_k'", "greater than or equal to 0"]),
         ({"direction": [0.1, math.nan, 0.1, 0.1]}, ["'direction.1'", "finite"]),
         ({"times": [1.0, 0.5, 0.5, 0.2, 0.0]}, ["times must decrease"]),

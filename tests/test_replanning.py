@@ -1,7 +1,8 @@
 import pytest
+import torch
 from support import TIMES, fitted, tasu
 
-from tacache import Host, Plan, PlanError, Profile, make_plan, time_grid
+from tacache import Host, Plan, PlanError, Profile, Stepper, make_plan, time_grid
 from tacache.replanning import at_levels, from_step, replan, until_step, with_breaks
 
 
@@ -45,6 +46,35 @@ def test_weights_that_meet_their_velocities_outlive_a_break():
     assert parted.anchors == (0, 1, 3, 4, 5, 6, 9)
     # 3 ends sooner now, 4 and 5 are new, 6 met 3; 0, 1 and 9 are as they were.
     assert parted.weights == (rows[0], rows[1], (1.0,), (1.0,), (1.0,), (1.0,), rows[4])
+
+
+def carried_plan():
+    times = tuple(time_grid(12))
+    rows = ((1.0,), (1.5, -0.5), (1.8, -1.2, -0.5), (1.7, -1.1, -0.4), (1.6, -0.8, -0.25))
+    rows = (*rows, (1.9, -1.3, -0.6), (1.3, -0.5, -0.8))
+    fields = {"anchors": (0, 1, 3, 5, 7, 9, 11), "weights": rows, "memory": "carried"}
+    return Plan(rule="fitted", times=times, **fields)
+
+
+def test_a_memory_that_begins_later_makes_up_for_what_it_lacks():
+    plan, later = carried_plan(), from_step(carried_plan(), 3)
+    assert later.memory == "carried"
+    assert later.anchors == (0, 1, 2, 4, 6, 8)  # 3, one more to learn from, 5, 7, 9, 11
+    # 9 meets 5 and 7 as it was fitted. The memory at 7 had a sum of 1 - 0.25 (1 - 0.4 (1 - 0.5)).
+    met = (1.9, -1.3, pytest.approx(-0.6 * 0.8))
+    assert later.weights == (*[(1.0,)] * 4, met, plan.weights[6])
+    assert with_breaks(plan, [plan.times[2]]).weights[-2:] == (met, plan.weights[6])
+    assert until_step(plan, 11).weights == plan.weights[:6]
+
+
+def test_of_equal_velocities_a_late_memory_makes_the_same():
+    """The sum of what it holds is the same as that of the whole memory."""
+    plan = carried_plan()
+    later, v = Stepper(from_step(plan, 3)), torch.ones(1, 3)
+    whole = Stepper(plan)
+    expected = [whole.jump(v, lambda: v) for _ in plan.anchors]
+    found = [later.jump(v, lambda: v) for _ in later.plan.anchors]
+    torch.testing.assert_close(found[-2:], expected[-2:])
 
 
 def test_a_split_plan_keeps_its_share_of_evaluations_on_another_grid():

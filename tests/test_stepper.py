@@ -2,8 +2,11 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from support import (
     DTYPES,
+    FITTED_KINDS,
     PROFILE_RULES,
     RULES,
     SHAPE,
@@ -97,7 +100,7 @@ def test_an_all_anchor_plan_is_plain_euler_bit_for_bit(dtype, flow, profile):
     x = noise_of(4, dtype=dtype)
     expected = euler_run(flow, x, profile.times)
     assert expected.dtype == dtype
-    for rule in RULES[:-1]:
+    for rule in PROFILE_RULES:
         plan = plan_with(rule, profile, tuple(range(profile.steps)))
         assert torch.equal(sample(flow, x, plan), expected)
     assert torch.equal(sample(flow, x, Plan.full(profile.times)), expected)
@@ -220,6 +223,83 @@ def test_a_fitted_interval_has_one_average_velocity(profile):
     for start, length in ((0, 1), (1, 3), (4, 1), (5, 3), (13, 6)):
         for n in range(start, start + length):
             torch.testing.assert_close(given[n], expected[start])
+
+
+def test_a_carried_memory_by_hand(profile):
+    plan = plan_with("carried", profile, ANCHORS)
+    velocities = list(noise_of(20, (1, 4)))
+    given, v = walk_of(plan, velocities), velocities
+    memory = {4: v[1] - 0.5 * v[0]}
+    memory[5] = v[4] - 0.5 * memory[4]
+    memory[8] = v[5] - 0.5 * memory[5]
+    torch.testing.assert_close(given[0], v[0])
+    for n in (1, 2, 3):
+        torch.testing.assert_close(given[n], 1.25 * v[1] - 0.25 * v[0])
+    for anchor, length in ((4, 1), (5, 3), (8, 5)):
+        for n in range(anchor, anchor + length):
+            torch.testing.assert_close(given[n], 1.5 * v[anchor] - 0.75 * memory[anchor])
+
+
+def expanded(rows):
+    """The weights of all velocities, oldest first, that rows (a, b, r) stand for."""
+    found, memory = [], torch.zeros(len(rows)).double()
+    for i, row in enumerate(rows):
+        a, b, rate = (*row, 0.0, 0.0)[:3]
+        memory = rate * memory
+        if i:
+            memory[i - 1] += 1
+        found.append(b * memory)
+        found[-1][i] += a
+    return torch.stack(found)
+
+
+@st.composite
+def carried_rows(draw, intervals=6):
+    weight = st.floats(-2, 2)
+    lengths = [draw(st.integers(1, min(3, i + 1))) for i in range(intervals)]
+    return tuple(tuple(draw(weight) for _ in range(length)) for length in lengths)
+
+
+@given(carried_rows())
+def test_a_carried_memory_is_a_sum_of_all_velocities(rows):
+    plan = Plan(
+        rule="fitted",
+        times=time_grid(12),
+        anchors=tuple(range(0, 12, 2)),
+        weights=rows,
+        memory="carried",
+    )
+    velocities, stepper = noise_of(6, (1, 4)), Stepper(plan)
+    given_ = torch.stack([stepper.jump(v, lambda v=v: v) for v in velocities])
+    expected = torch.einsum("ij,jkl->ikl", expanded(rows), velocities)
+    torch.testing.assert_close(given_, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_rows_of_four_velocities_run_as_before_the_memory(profile):
+    rows = ((1.0,), (1.25, -0.25), (1.5, -0.75, 0.25), *[(1.6, -0.9, 0.4, -0.1)] * 4)
+    plan = Plan(rule="fitted", times=profile.times, anchors=ANCHORS, weights=rows)
+    v = list(noise_of(20, (1, 4)))
+    given_ = walk_of(plan, v)
+    for newest, *before in ((5, 4, 1, 0), (8, 5, 4, 1), (19, 13, 8, 5)):
+        parts = zip(rows[-1], (newest, *before), strict=True)
+        torch.testing.assert_close(given_[newest], sum(w * v[n] for w, n in parts))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_with_two_velocities_a_memory_is_the_last_one_bit_for_bit(dtype, flow, profile):
+    rows = ((1.0,), (1.25, -0.25), (1.0,), (1.7, -0.7), (1.5, -0.5), (1.0,), (2.0, -1.0))
+    fields = {"rule": "fitted", "times": profile.times, "anchors": ANCHORS, "weights": rows}
+    x, plain, carried = noise_of(3, dtype=dtype), Plan(**fields), Plan(**fields, memory="carried")
+    assert torch.equal(sample(flow, x, carried), sample(flow, x, plain))
+
+
+def test_with_three_velocities_a_memory_holds_the_last_two(flow, profile):
+    anchors, row = (0, 3, 8), (1.5, -0.75, 0.25)
+    fields = {"rule": "fitted", "times": profile.times, "anchors": anchors}
+    plain = Plan(**fields, weights=((1.0,), (1.25, -0.25), row))
+    rows = ((1.0,), (1.25, -0.25), (row[0], row[1], row[2] / row[1]))
+    x, carried = noise_of(3), Plan(**fields, weights=rows, memory="carried")
+    torch.testing.assert_close(sample(flow, x, carried), sample(flow, x, plain))
 
 
 def test_a_fitted_interval_is_one_jump(flow, profile):
@@ -360,16 +440,29 @@ def test_a_fitted_plan_reuses_until_its_history_is_back(profile):
     torch.testing.assert_close(given[13], 1.5 * v[13] - 0.75 * v[8] + 0.25 * v[5])
 
 
+def test_a_carried_memory_is_used_again_where_three_velocities_are_known(profile):
+    stepper = Stepper(plan_with("carried", profile, ANCHORS))
+    v = list(noise_of(20, (1, 4)))
+    given = []
+    for n in range(20):
+        if n == 5:
+            stepper.forget()
+        given.append(stepper.velocity(v[n], lambda n=n: v[n]))
+    for n in (5, 8):
+        assert torch.equal(given[n], v[n])
+    torch.testing.assert_close(given[13], 1.5 * v[13] - 0.75 * (v[8] - 0.5 * v[5]))
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_history_starts_anew_at_a_break(rule, profile):
     plan = plan_with(rule, profile, ANCHORS)
     broken = plan.model_copy(update={"breaks": (plan.times[7],)})  # step 8 is the first below
     velocities, stepper = list(noise_of(20, (1, 4))), Stepper(plan)
     assert broken.break_steps == (8,)
-    for n, given in enumerate(walk_of(broken, velocities)):
+    for n, found in enumerate(walk_of(broken, velocities)):
         if n == 8:
             stepper.forget()
-        assert torch.equal(given, stepper.velocity(velocities[n], lambda n=n: velocities[n]))
+        assert torch.equal(found, stepper.velocity(velocities[n], lambda n=n: velocities[n]))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -402,8 +495,9 @@ def test_sampling_keeps_no_graph(flow, profile):
     assert not sample(flow, x, make_plan(profile, evaluations=5)).requires_grad
 
 
-def test_jumps_are_the_walk_step_by_step(flow, profile):
-    plan, x = plan_with("fitted", profile, ANCHORS), noise_of(3)
+@pytest.mark.parametrize("rule", FITTED_KINDS)
+def test_jumps_are_the_walk_step_by_step(rule, flow, profile):
+    plan, x = plan_with(rule, profile, ANCHORS), noise_of(3)
     walked, stepper = x, Stepper(plan)
     for n in range(plan.steps):
         t = plan.times[n]

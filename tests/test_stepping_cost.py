@@ -105,9 +105,9 @@ def test_stepping_needs_no_values_at_all(rule, profile):
 
 
 def peak_of_stepping(plan, velocities):
-    """Peak bytes of a stepper's run beyond the two or three velocities it keeps."""
+    """Peak bytes of a stepper's run beyond the one to three velocities it keeps."""
     size = velocities[0].nbytes
-    stepper, kept = Stepper(plan), 3 if plan.rule == "fitted" else 2
+    stepper, kept = Stepper(plan), 2 if plan.weights is None else 1 if plan.memory else 3
     with LiveMemory(at_least=size // 2) as memory:
         for v in velocities:
             taken = stepper.velocity(v, lambda v=v: v)
@@ -160,6 +160,8 @@ def test_history_does_not_grow_with_the_steps(profile):
                 stepper.velocity(x, lambda t=t: flow(x, t))
             gc.collect()
             assert memory.live <= (5 if rule == "fitted" else 2) * x.nbytes
+            if rule == "carried":
+                assert memory.live == 0
 
 
 # --- launches
@@ -215,12 +217,21 @@ def test_a_fitted_interval_is_one_weighted_sum(dtype, more, profile):
     assert stepper.step == 8
 
 
+@pytest.mark.parametrize(("dtype", "more"), [(torch.float32, 0), (torch.bfloat16, 4)])
+def test_an_interval_with_a_carried_memory_is_two_sums(dtype, more, profile):
+    stepper, x = Stepper(plan_with("carried", profile, ANCHORS)), noise_of(2, (64,), dtype)
+    for _ in range(3):
+        stepper.jump(x, lambda: x)
+    assert launches_of(lambda: stepper.jump(x, lambda: x)) <= 1 + 2 + more
+    assert stepper.step == 8
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_while_the_model_runs_only_what_is_used_later_is_held(rule, profile):
     # Arcs, averages and the oldest velocity are gone when a diffusers pipeline runs its model.
     plan, x = plan_with(rule, profile, ANCHORS), noise_of(2, dtype=torch.float32)
     stepper, held = Stepper(plan), []
-    kept = {"tasu": 1, "direction": 1, "fitted": 2}.get(rule, 0)
+    kept = {"tasu": 1, "direction": 1, "fitted": 2, "carried": 1}.get(rule, 0)
     gc.collect()
     with LiveMemory(at_least=x.nbytes // 2) as memory:
         while stepper.step < plan.steps:

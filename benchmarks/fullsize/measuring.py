@@ -15,6 +15,7 @@ from benchmarks.fullsize.methods import METHODS, RIVALS, Engaged, Task, counted,
 from benchmarks.fullsize.models import Built
 from benchmarks.fullsize.timing import Clock, Position, Probe, Timed, probe, spread, timed_run
 from benchmarks.fullsize.waiting import traced_waits, waits_in_steps
+from tacache.carrying import carry
 from tacache.diffusers import applied, fit_plan
 from tacache.rules import start_arc, weighted_sum
 
@@ -181,12 +182,16 @@ def stepping(latent: torch.Tensor, device: torch.device) -> dict[str, Callable[[
     v = torch.randn(latent.shape, dtype=latent.dtype, device=device)
     v_previous = v + 0.05 * torch.randn_like(v)
     arc = start_arc(v, v_previous).advance(1.01, 0.02)
-    history = [v, v_previous, v.clone(), v_previous.clone()]
+
+    def fitted_interval() -> torch.Tensor:
+        carry(v, v_previous, rate=-0.4)
+        return weighted_sum((v, v_previous), (1.6, -0.9)).to(v.dtype)
+
     return {
         "one_pass": v.clone,
         "first_skip": lambda: start_arc(v, v_previous).advance(1.01, 0.02).velocity().to(v.dtype),
         "later_skip": lambda: arc.advance(1.01, 0.02).velocity().to(v.dtype),
-        "fitted_interval": lambda: weighted_sum(history, (1.6, -0.9, 0.4, -0.1)).to(v.dtype),
+        "fitted_interval": fitted_interval,
     }
 
 

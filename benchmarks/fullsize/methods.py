@@ -17,7 +17,7 @@ from tacache.diffusers import applied
 from tacache.errors import HostError
 
 ATTENTION = r"^(blocks|transformer_blocks|single_transformer_blocks)\.\d+\.attn\d?$"
-ROWS = ((1.0,), (1.25, -0.25), (1.5, -0.75, 0.25), (1.6, -0.9, 0.4, -0.1))
+ROWS = ((1.0,), (1.25, -0.25), (1.6, -0.9, -0.4))
 
 
 class Task(NamedTuple):
@@ -77,10 +77,10 @@ def tasu_plan(times: tuple[float, ...], budget: int) -> Plan:
 
 
 def fitted_plan(times: tuple[float, ...], budget: int) -> Plan:
-    """A fitted plan with the longest history there is, four velocities, on even anchors."""
+    """A fitted plan that carries a memory all the way, on even anchors."""
     anchors = even_anchors(len(times) - 1, budget)
-    weights = tuple(ROWS[min(i, 3)] for i in range(budget))
-    return Plan(rule="fitted", times=times, anchors=anchors, weights=weights)
+    weights = tuple(ROWS[min(i, 2)] for i in range(budget))
+    return Plan(rule="fitted", times=times, anchors=anchors, weights=weights, memory="carried")
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def tasu(task: Task) -> Iterator[Engaged]:
 @contextmanager
 def fitted(task: Task) -> Iterator[Engaged]:
     """A fitted plan, applied as a user does."""
-    setting = {"weights": "made up", "history": len(ROWS)}
+    setting = {"weights": "made up", "memory": "carried"}
     with _followed(task, fitted_plan(task.times, task.budget), setting) as engaged:
         yield engaged
 

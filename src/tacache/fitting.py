@@ -1,4 +1,4 @@
-"""Fitted plans: every interval's average velocity as a weighted sum of the last few evaluated ones.
+"""Fitted plans: an interval's average velocity from that of its anchor and one carried memory.
 
 Weights are found in lock-step (`lockstep`). Anchors come from a dynamic program (`placement`) and a
 local search on the final error; a last step changes all weights at once (`refinement`). Samples
@@ -33,7 +33,7 @@ from tacache.placement import (
     local_errors,
     pooled,
 )
-from tacache.plan import Certificate, Plan
+from tacache.plan import LONGEST, Certificate, Plan
 from tacache.profile import Host
 from tacache.progress import track
 from tacache.refinement import follow, needed, refine
@@ -55,7 +55,7 @@ def fit_plan(
     times: Iterable[float],
     *,
     evaluations: int,
-    history: int = 4,
+    history: int = LONGEST,
     max_evaluations: int = 3000,
     search: bool = True,
     condition: Condition | None = None,
@@ -67,7 +67,8 @@ def fit_plan(
     A quarter of the samples (at least one) is held out from every fit and judges the anchors. One
     evaluation is one velocity of one sample; at most `max_evaluations` are spent, the full runs
     included. `search=False` moves none of the dynamic program's anchors and tries other weightings
-    of growth only as far as 1,500 evaluations go. Without a condition `velocity` always gets the
+    of growth only as far as 1,500 evaluations go. `history` says what an interval may use: 1, the
+    velocity of its anchor; 2, the last two; 3, a memory of all before. Without a condition `velocity` always gets the
     whole batch; `condition={}` says that a part may be evaluated alone.
     """
     runs = FunctionRuns(velocity, noise, times, condition, batch_size)
@@ -95,8 +96,11 @@ def check_budget(
         raise PlanError(
             f"{evaluations} evaluations are impossible: {steps} steps take {1 + parts} to {steps}"
         )
-    if history < 1:
-        raise PlanError(f"history is at least 1 velocity, not {history}")
+    if not 1 <= history <= LONGEST:
+        raise PlanError(
+            f"history is 1 (the newest velocity), 2 (the last two) or {LONGEST} (a memory of all "
+            f"before the newest), not {history}"
+        )
     needed = runs.total * (steps + evaluations) + _probe_cost(runs) + measuring
     if max_evaluations < needed:
         raise PlanError(
@@ -174,7 +178,7 @@ def fit_budget(
     reference: Reference,
     evaluations: int,
     *,
-    history: int = 4,
+    history: int = LONGEST,
     max_evaluations: int = 3000,
     search: bool = True,
     measuring: int = 0,
@@ -232,6 +236,7 @@ def _as_plan(problem: Problem, fit: Fit, spent: int) -> Plan:
         times=runs.times,
         anchors=fit.anchors,
         weights=fit.weights,
+        memory="carried",
         samples=runs.total - reference.held_out,
         breaks=runs.breaks,
         host=Host(

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tacache.carrying import average_of, basis_of
 from tacache.decomposition import norm
 from tacache.errors import HostError
 from tacache.grid import as_times, break_steps
 from tacache.placement import Floats, as_columns
-from tacache.rules import weighted_sum
 from tacache.velocity import Condition, Velocity, batches, check_velocity
 from tacache.walking import Walk, walk_of
 
@@ -24,6 +24,7 @@ RIDGES = (1e-6, 1e-3, 1e-2)  # of the normal equations' mean diagonal, towards p
 REWEIGHTED = 4  # rounds in which samples are weighted by their last error
 FLOOR = 0.02  # of the mean error, below which a sample gains no more weight
 SIMPLER = 0.02  # of the log error: what a longer history must gain
+STEEPEST = 8.0  # a memory whose rate is larger hardly holds the newest velocity: it is not used
 
 Value = TypeVar("Value")
 Weights = tuple[tuple[float, ...], ...]
@@ -156,7 +157,7 @@ def lock_step(
         n, m = problem.interval(anchors, i)
         if i == len(velocities):
             velocities.append(evaluated(problem, states[i], n))
-        basis = velocities[i::-1][: _reach(anchors, i, problem)]
+        basis = basis_of(velocities, weights, i)[: _reach(anchors, i, problem)]
         wanted = states_at[m][mine].to(states[i].device)
         columns, target = walk.columns(states[i], basis, wanted, n, m)
         products = runs.gathered(
@@ -166,8 +167,8 @@ def lock_step(
             }
         )
         fitted = [products[j] for j in sorted(products) if j >= problem.reference.held_out]
-        weights.append(choose_weights(np.stack(fitted)))
-        states.append(walk.move(states[i], average_of(velocities, weights[i], i), n, m))
+        weights.append(choose_row(np.stack(fitted)))
+        states.append(walk.move(states[i], average_of(velocities, weights, i), n, m))
     drift = drift_of(problem, states[-1])
     return Fit(anchors, tuple(weights), tuple(states), tuple(velocities), drift)
 
@@ -177,22 +178,30 @@ def walk_again(problem: Problem, known: Fit | None, first: int) -> Walk:
     walk = walk_of(problem.runs, problem.runs.times, problem.mine)
     if known is not None and walk.remembers:
         for i in range(first):
-            v = average_of(known.velocities, known.weights[i], i)
+            v = average_of(known.velocities, known.weights, i)
             walk.move(known.states[i], v, *problem.interval(known.anchors, i))
     return walk
 
 
-def average_of(velocities: Sequence[Tensor], weights: Sequence[float], i: int) -> Tensor:
-    """The average velocity of interval i, from that of its anchor and of those before."""
-    basis = velocities[i::-1][: len(weights)]
-    return weighted_sum(basis, weights).to(velocities[i].dtype)
+def choose_row(products: Floats) -> tuple[float, ...]:
+    """The row (a, b, r) of an interval, from inner products with the basis v_i, v_{i-1}, m_{i-1}.
+
+    Where hardly any v_{i-1} is wanted beside m_{i-1}, r would have no bound: then it is left out.
+    """
+    weights = choose_weights(products)
+    if len(weights) < 3:
+        return weights
+    a, b, c = weights
+    if abs(c) > STEEPEST * abs(b):
+        return choose_weights(products[:, [0, 1, 3]][:, :, [0, 1, 3]])
+    return a, b, c / b if b else 0.0
 
 
 def choose_weights(products: Floats) -> tuple[float, ...]:
     """Weights of one interval from the samples' inner products (samples, basis + 1, basis + 1).
 
-    Length of the history and strength of the ridge are those that predict best a sample left out
-    of the fit; of nearly equal ones the shorter history wins.
+    How much of the basis is used and the strength of the ridge are those that predict best a
+    sample left out of the fit; of nearly equal choices the shorter basis wins.
     """
     longest, best = products.shape[1] - 1, (math.inf, 1, RIDGES[0])
     for length in range(1, longest + 1):

@@ -21,6 +21,7 @@ from tacache.schedule import (
     walk,
 )
 
+LONGEST = 3  # numbers in a row of weights with a carried memory
 Values = Annotated[tuple[JsonValue, ...], Field(min_length=1)]
 Rule = Literal["tasu", "magnitude", "direction", "reuse", "damped", "fitted"]
 
@@ -45,14 +46,15 @@ class Plan(FileRecord):
 
     Plans made from a profile carry its magnitude and direction, and the thresholds they were made
     with; a fitted plan carries its weights, one row an interval, newest anchor first, and the
-    values of arguments that varied between the runs it was fitted on.
+    values of arguments that varied between the runs it was fitted on. With a carried memory its
+    rows are (a, b, r): m_i = v_{i-1} + r_i m_{i-1} and the average velocity is a_i v_i + b_i m_i.
     """
 
     FORMAT: ClassVar[str] = "tacache-plan"
     VERSION: ClassVar[int] = 1
     ERROR: ClassVar[type[TACacheError]] = PlanError
     REMEDY: ClassVar[str] = "Make the plan again, or restore the file from where it came from"
-    OMITTED: ClassVar[tuple[str, ...]] = ("certificate", "varied")
+    OMITTED: ClassVar[tuple[str, ...]] = ("memory", "certificate", "varied")
 
     rule: Rule
     times: tuple[float, ...]
@@ -63,6 +65,7 @@ class Plan(FileRecord):
     tau_d: Annotated[float, Field(ge=0)] | None = None
     max_skip: Annotated[int, Field(ge=1)] | None = None
     weights: tuple[tuple[float, ...], ...] | None = None
+    memory: Literal["carried"] | None = None
     samples: Annotated[int, Field(ge=1)] | None = None
     breaks: tuple[float, ...] = ()
     host: Host = Host()
@@ -76,9 +79,8 @@ class Plan(FileRecord):
         self._check_rates()
         if self.rule == "fitted":
             self._check_weights()
-        elif self.weights is not None or self.varied is not None:
-            name = "weights" if self.weights is not None else "varied settings"
-            raise PlanError(f"only a fitted plan has {name}, this one has the rule {self.rule!r}")
+        else:
+            self._check_not_fitted()
         return self
 
     def _check_anchors(self) -> None:
@@ -117,6 +119,19 @@ class Plan(FileRecord):
             if not 1 <= len(row) <= i + 1:
                 raise PlanError(
                     f"row {i} of weights has {len(row)} numbers; {i + 1} velocities are known there"
+                )
+            if self.memory and len(row) > LONGEST:
+                raise PlanError(
+                    f"row {i} of weights has {len(row)} numbers; with a carried memory it has at "
+                    f"most {LONGEST}"
+                )
+
+    def _check_not_fitted(self) -> None:
+        names = {"weights": "weights", "memory": "a memory", "varied": "varied settings"}
+        for field, name in names.items():
+            if getattr(self, field) is not None:
+                raise PlanError(
+                    f"only a fitted plan has {name}, this one has the rule {self.rule!r}"
                 )
 
     @classmethod

@@ -7,12 +7,12 @@ that follow; changing each weight a little and running on says how.
 import numpy as np
 from torch import Tensor
 
+from tacache.carrying import average_of
 from tacache.lockstep import (
     FLOOR,
     Fit,
     Problem,
     Weights,
-    average_of,
     drift_of,
     evaluated,
     inverse_shares,
@@ -44,7 +44,7 @@ def follow(
         n, m = problem.interval(anchors, i)
         if i == len(velocities):
             velocities.append(evaluated(problem, states[i], n))
-        states.append(walk.move(states[i], average_of(velocities, weights[i], i), n, m))
+        states.append(walk.move(states[i], average_of(velocities, weights, i), n, m))
     drift = drift_of(problem, states[-1])
     return Fit(anchors, weights, tuple(states), tuple(velocities), drift)
 

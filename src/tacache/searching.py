@@ -132,7 +132,8 @@ def _score(fit: Fit) -> float:
 def _job(problem: Problem) -> str:
     """What the tries depend on: a file of others is not read."""
     runs = problem.runs
-    facts = json.dumps([runs.job, runs.times, runs.breaks, problem.history, problem.samples])
+    kind = ["carried", problem.history]
+    facts = json.dumps([runs.job, runs.times, runs.breaks, kind, problem.samples])
     ends = problem.reference.states[[0, -1]].float().numpy().tobytes()
     return hashlib.sha256(facts.encode() + ends).hexdigest()
 

@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from tacache.carrying import carry, rate_of
 from tacache.errors import HostError
 from tacache.plan import Plan
 from tacache.rules import Arc, start_arc, weighted_sum
@@ -15,8 +16,9 @@ from tacache.velocity import Condition, Velocity, batches, check_velocity, euler
 class Stepper:
     """Walks a plan for a loop that somebody else owns: ask for the velocity once a step.
 
-    The only mutable object of the package's core. It holds the last evaluated velocities and, in
-    an interval, where its reconstruction stands; nothing in it waits for the device.
+    The only mutable object of the package's core. It holds the last evaluated velocities, or one
+    memory of them, and, in an interval, where its reconstruction stands; nothing in it waits for
+    the device.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -34,7 +36,8 @@ class Stepper:
 
     def forget(self) -> None:
         """Drop the history, as where another model takes over; the next step must be an anchor."""
-        self._history: tuple[Tensor, ...] = ()  # evaluated velocities, newest first
+        self._known = 0  # velocities evaluated since
+        self._history: tuple[Tensor, ...] = ()  # newest first; a carried memory stands for all
         self._arc: Arc | None = None
         self._average: Tensor | None = None
 
@@ -71,7 +74,7 @@ class Stepper:
             self.forget()
         if self.evaluates:
             return self._anchor(check_velocity(evaluate(), x))
-        if not self._history:
+        if not self._known:
             raise HostError(
                 f"step {self.step} is no anchor and no velocity was evaluated before it"
             )
@@ -80,7 +83,8 @@ class Stepper:
     def _move_to(self, step: int) -> None:
         """Stand at `step`: while the model or a decoder runs, only what is used later is kept.
 
-        Those are evaluated velocities, one fewer than a rule uses; after the last step none.
+        Those are evaluated velocities, one fewer than a rule uses, or the memory that is carried;
+        after the last step none.
         """
         self.step = step
         if step >= self.plan.steps:
@@ -90,20 +94,33 @@ class Stepper:
             self._history = self._history[: self._longest - 1]
 
     def _anchor(self, v: Tensor) -> Tensor:
-        # A copy, since the caller may write into v, and a CUDA graph will.
-        self._history = (v.clone(), *self._history)
+        self._known, basis = self._known + 1, (v, *self._history)
+        self._history = self._kept(v)
         if self.plan.weights is None:
             return v
-        weights = self.plan.weights[self.plan.anchors.index(self.step)]
-        if len(weights) > len(self._history):  # the history was dropped: reuse until it is back
-            weights = (1.0,)
-        self._average = weighted_sum(self._history[: len(weights)], weights).to(v.dtype)
+        row = self.plan.weights[self._number]
+        if len(row) > self._known:  # the history was dropped: reuse until it is back
+            row = (1.0,)
+        used = row[:2] if self.plan.memory else row
+        self._average = weighted_sum(basis[: len(used)], used).to(v.dtype)
         return self._average
 
+    def _kept(self, v: Tensor) -> tuple[Tensor, ...]:
+        """The history with v: copies, since the caller may write into v, and a CUDA graph will."""
+        if self.plan.weights is None or self.plan.memory is None:
+            return (v.clone(), *self._history)
+        following = self.plan.weights[self._number + 1 :]
+        return (carry(v, *self._history, rate=rate_of(following[0])),) if following else ()
+
+    @property
+    def _number(self) -> int:
+        """Of the anchor where the stepper stands."""
+        return self.plan.anchors.index(self.step)
+
     def _skip(self, x: Tensor) -> Tensor:
-        latest = check_velocity(self._history[0], x)
         if self._average is not None:
-            return self._average
+            return check_velocity(self._average, x)
+        latest = check_velocity(self._history[0], x)
         if self.plan.rule == "reuse":
             return latest.clone()
         growth, turn = self.plan.update(self.step - 1)

@@ -25,7 +25,7 @@ from tacache.errors import HostError, named
 from tacache.fitting import check_budget, fit_budget, held_out_of, record
 from tacache.lockstep import check_finite
 from tacache.metrics import psnr
-from tacache.plan import Plan
+from tacache.plan import LONGEST, Plan
 from tacache.progress import track
 from tacache.prompts import as_prompts, fingerprint
 
@@ -38,7 +38,7 @@ def fit_plan(
     *,
     evaluations: int,
     seeds: Sequence[int] | None = None,
-    history: int = 4,
+    history: int = LONGEST,
     max_evaluations: int = 3000,
     search: bool = True,
     generate: Generate | None = None,
@@ -72,7 +72,7 @@ def fit_plans(
     *,
     evaluations: Sequence[int],
     seeds: Sequence[int] | None = None,
-    history: int = 4,
+    history: int = LONGEST,
     max_evaluations: int = 3000,
     search: bool = True,
     generate: Generate | None = None,

@@ -40,13 +40,13 @@ from tacache.bench.records import plain
 from tacache.diagnostics import damp, diagnose
 from tacache.errors import TACacheError
 from tacache.files import Frozen
-from tacache.plan import Plan, Rule, make_plan
+from tacache.plan import LONGEST, Plan, Rule, make_plan
 from tacache.rules import PROFILE_RULES
 from tacache.stepper import sample
 
 RATIOS = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
 PAPER_RATIO = 10.0
-HISTORY, MAX_EVALUATIONS = 4, 3000  # of fits, as where they are made for users
+HISTORY, MAX_EVALUATIONS = LONGEST, 3000  # of fits, as where they are made for users
 DAMPED = 4  # calibration samples that cos(theta) is measured on
 # the prompts that ship for any model, as a source beside an embedded model's own
 GENERAL, GENERAL_PROMPTS = "general", "calibration"

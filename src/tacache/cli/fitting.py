@@ -29,7 +29,7 @@ from tacache.errors import TACacheError
 from tacache.fitting import forget
 from tacache.frontier import Frontier, point_of
 from tacache.models import own_prompts
-from tacache.plan import Plan
+from tacache.plan import LONGEST, Plan
 from tacache.prompts import read_prompts
 from tacache.render import frontier_view, plan_view
 
@@ -55,7 +55,14 @@ def fit(
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds; every prompt runs with each.")] = "0",
     steps: Annotated[int, typer.Option(min=2, help="Steps of the full run.")] = 50,
-    history: Annotated[int, typer.Option(min=1, help="Velocities an interval may use.")] = 4,
+    history: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=LONGEST,
+            help="An interval may use 1, the newest velocity; 2, the last two; 3, a memory of all.",
+        ),
+    ] = LONGEST,
     fast: Annotated[
         bool,
         typer.Option(

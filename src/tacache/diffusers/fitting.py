@@ -18,7 +18,7 @@ from tacache.diffusers.runs import check_call_names, plan_runs
 from tacache.errors import HostError, named
 from tacache.fitting import check_budget, fit_budget, held_out_of, record
 from tacache.metrics import psnr
-from tacache.plan import Plan
+from tacache.plan import LONGEST, Plan
 from tacache.processes import Processes
 from tacache.profile import Host
 from tacache.prompts import as_prompts, fingerprint
@@ -32,7 +32,7 @@ def fit_plan(
     num_inference_steps: int = 50,
     seeds: Sequence[int] | None = None,
     vary: Vary | None = None,
-    history: int = 4,
+    history: int = LONGEST,
     max_evaluations: int = 3000,
     search: bool = True,
     resume: str | Path | None = None,
@@ -71,7 +71,7 @@ def fit_plans(
     num_inference_steps: int = 50,
     seeds: Sequence[int] | None = None,
     vary: Vary | None = None,
-    history: int = 4,
+    history: int = LONGEST,
     max_evaluations: int = 3000,
     search: bool = True,
     resume: str | Path | None = None,
