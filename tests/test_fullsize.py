@@ -193,6 +193,7 @@ def test_a_row_by_hand():
     full = {
         "loop_seconds": {"median": 10.0},
         "total_seconds": {"median": 11.0},
+        "rest_seconds": {"median": 1.1},
         "decoded": 1,
         "evaluated_seconds": {"median": 0.2},
         "peak_bytes": 1000 * 2**20,
@@ -212,7 +213,18 @@ def test_a_row_by_hand():
         "| tasu | 10 | 2.50 s | 4.00x | 5.00x | 80.0 % | 3.14x | 100 us (0.05 %) | 12.5 ms "
         "| 1.0 MiB (2.0 latents) |"
     )
-    assert tables.with_decoding(run | {"decoded": 0}, full) == "-"
+    assert tables.with_decoding(run | {"decoded": 0}, full) == "~3.06x"
+    assert tables.with_decoding(run, full | {"decoded": 0}) == "-"
+
+
+def test_what_a_record_says_of_itself_stands_below_the_table(measured):
+    runs = [r for r in read(measured) if r["what"] == "run" and "error" not in r]
+    runs = [r for r in runs if r["mode"] == runs[0]["mode"] and r["model"] == runs[0]["model"]]
+    full = next(r for r in runs if r["method"] == "full")
+    others = [r | {"note": "in two passes; early"} for r in runs if r["method"] == "tasu"]
+    table = tables.runs_table([full | {"note": "in two passes"}, *others])
+    named = ", ".join(f"tasu {r['evaluations']:g}" for r in others)
+    assert table.endswith(f"|\n\n{named}: early.")
 
 
 @pytest.mark.parametrize(

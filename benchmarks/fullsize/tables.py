@@ -48,8 +48,19 @@ def runs_table(runs: list[Record]) -> str:
         f"one evaluation {evaluation * 1000:.1f} ms, all steps "
         f"{full['loop_seconds']['median']:.2f} s{decoding}. Whole runs: {_repeats(runs)}."
     )
-    rows = (run_row(run, full) for run in runs if run["method"] != "full")
-    return "\n".join([title, "", HEAD, *rows])
+    others = [run for run in runs if run["method"] != "full"]
+    rows = (run_row(run, full) for run in others)
+    return "\n".join([title, "", HEAD, *rows, *_notes(others, full)])
+
+
+def _notes(runs: list[Record], full: Record) -> list[str]:
+    """What records say of themselves, unless all of the model do, below their table."""
+    said: dict[str, list[str]] = {}
+    for run in runs:
+        note = run.get("note", "").removeprefix(full.get("note", "")).removeprefix("; ")
+        if note:
+            said.setdefault(note, []).append(f"{run['method']} {run['evaluations']:g}")
+    return ["", *(f"{', '.join(which)}: {note}." for note, which in said.items())] if said else []
 
 
 def _repeats(runs: list[Record]) -> str:
@@ -97,7 +108,8 @@ def _cell(method: str, runs: list[Record]) -> str:
         _time(run["skip_us"]["median"] / 1e6),
     ]
     extra = latents_above(run, full)
-    return ", ".join(parts if extra is None else [*parts, f"{extra:.0f} latents"])
+    plural = "" if extra is not None and round(extra) == 1 else "s"
+    return ", ".join(parts if extra is None else [*parts, f"{extra:.0f} latent{plural}"])
 
 
 def speedups(run: Record, full: Record) -> tuple[float, float]:
@@ -107,10 +119,13 @@ def speedups(run: Record, full: Record) -> tuple[float, float]:
 
 
 def with_decoding(run: Record, full: Record) -> str:
-    """What whole calls gained, decoding included, where both were decoded."""
-    if not (run["decoded"] and full["decoded"]):
+    """What whole calls gained, decoding included; ~ with the full call's decoding for its own."""
+    if not full["decoded"]:
         return "-"
-    return f"{full['total_seconds']['median'] / run['total_seconds']['median']:.2f}x"
+    total = full["total_seconds"]["median"]
+    if run["decoded"]:
+        return f"{total / run['total_seconds']['median']:.2f}x"
+    return f"~{total / (run['loop_seconds']['median'] + full['rest_seconds']['median']):.2f}x"
 
 
 def by_difference(run: Record, full: Record) -> float:

@@ -68,8 +68,8 @@ def fit_plan(
     evaluation is one velocity of one sample; at most `max_evaluations` are spent, the full runs
     included. `search=False` moves none of the dynamic program's anchors and tries other weightings
     of growth only as far as 1,500 evaluations go. `history` says what an interval may use: 1, the
-    velocity of its anchor; 2, the last two; 3, a memory of all before. Without a condition `velocity` always gets the
-    whole batch; `condition={}` says that a part may be evaluated alone.
+    velocity of its anchor; 2, the last two; 3, a memory of all before. Without a condition
+    `velocity` always gets the whole batch; `condition={}` says that a part may be evaluated alone.
     """
     runs = FunctionRuns(velocity, noise, times, condition, batch_size)
     check_budget(runs, evaluations, history, max_evaluations)
