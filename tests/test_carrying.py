@@ -4,7 +4,7 @@ import pytest
 import torch
 from support import DTYPES, noise_of
 
-from tacache.carrying import average_of, basis_of, carry, memory_of, rate_of
+from tacache.carrying import average_of, basis_of, carry, memory_of, memory_rate, memory_sums
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -17,7 +17,11 @@ def test_a_memory_is_summed_in_working_precision_and_rounded_once(dtype):
     for same in (carry(v, rate=-0.7), carry(v, memory, rate=0.0)):
         assert torch.equal(same, v)
         assert same.data_ptr() != v.data_ptr()  # the caller may write into v
-    assert [rate_of(row) for row in ((1.0,), (1.5, -0.5), (1.5, -0.5, 0.25))] == [0.0, 0.0, 0.25]
+    assert [memory_rate(row) for row in ((1.0,), (1.5, -0.5), (1.5, -0.5, 0.25))] == [
+        0.0,
+        0.0,
+        0.25,
+    ]
 
 
 def test_memory_and_average_by_hand():
@@ -33,3 +37,11 @@ def test_memory_and_average_by_hand():
     assert torch.equal(average_of(v, rows, 0), v[0])
     for i, expected in ((0, [v[0]]), (1, [v[1], v[0]]), (3, [v[3], v[2], third])):
         torch.testing.assert_close(basis_of(v, rows, i), expected)
+
+
+def test_a_memory_of_equal_velocities_is_its_sum_times_them():
+    rows = ((1.0,), (1.5, -0.5), (1.2, -0.2, -0.5), (1.2, -0.2, 0.4), (1.1,))
+    v = torch.ones(1, 3, dtype=torch.float64)
+    found = [float(memory_of([v] * 5, rows, i)[0, 0]) for i in range(1, 5)]
+    assert memory_sums(rows)[1:] == pytest.approx(found)
+    assert memory_sums(rows) == pytest.approx([1.0, 1.0, 0.5, 1.2, 1.0])

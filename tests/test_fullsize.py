@@ -213,6 +213,7 @@ def test_a_row_by_hand():
         "| tasu | 10 | 2.50 s | 4.00x | 5.00x | 80.0 % | 3.14x | 100 us (0.05 %) | 12.5 ms "
         "| 1.0 MiB (2.0 latents) |"
     )
+    assert tables.speedups(run | {"full_loop_seconds": 12.5}, full) == (5.0, 5.0)
     assert tables.with_decoding(run | {"decoded": 0}, full) == "~3.06x"
     assert tables.with_decoding(run, full | {"decoded": 0}) == "-"
 

@@ -59,7 +59,7 @@ def profile():
 
 @pytest.fixture(scope="module")
 def fitted_plan():
-    x = noise_of(4, SHAPE, seed=5)
+    x = noise_of(8, SHAPE, seed=5)
     return fit_plan(Model(), x, sigmas_of(dtype=torch.float64), evaluations=7)
 
 
@@ -358,8 +358,7 @@ def test_a_fitted_plan_does_better_than_one_by_rates(profile, fitted_plan):
     drift = {}
     for plan in (make_plan(profile, evaluations=7), fitted_plan):
         model = Model()
-        missed = (sample_tacache(model, x, sigmas, plan=plan) - full).flatten(1).norm(dim=1)
-        drift[plan.rule] = float(missed.log().mean())  # one sample may end in another component
+        drift[plan.rule] = float((sample_tacache(model, x, sigmas, plan=plan) - full).norm())
         assert len(model.calls) == 7
     assert drift["fitted"] < drift["tasu"]
 

@@ -7,13 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from support import DTYPES, noise_of, seeds
 
-from tacache.rules import (
-    advance,
-    init_direction,
-    realign,
-    start_arc,
-    weighted_sum,
-)
+from tacache.rules import advance, init_direction, realign, start_arc, weighted_sum
 
 TOLERANCE = {
     torch.float64: 1e-10,

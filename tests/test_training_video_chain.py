@@ -65,6 +65,16 @@ def test_a_flow_that_breaks_is_exported_from_its_last_weights(tmp_path):
     assert called(calls, ".export")
 
 
+def test_a_chain_without_any_autoencoder_is_refused(tmp_path):
+    command = ["bash", "training/video/chain.sh", str(tmp_path), "5"]
+    environment = {**os.environ, "AUTOENCODER": "0"}
+    made = subprocess.run(
+        command, cwd=FOLDER.parents[1], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert made.returncode == 2
+    assert "give START=FOLDER as well" in made.stderr
+
+
 def test_a_corpus_that_breaks_is_made_by_one_worker(tmp_path):
     code, end, calls = run_chain(tmp_path, "*360000*")
     assert (code, end) == (0, "done")
@@ -133,7 +143,8 @@ def test_the_card_adds_up_what_runs_came_to(tmp_path):
     assert (both["psnr"], both["autoencoder_steps"], both["loss"]) == (30.0, 7, 0.25)
     assert (both["flow_steps"], both["seconds"]) == (20, 240.0)
     assert card.worded(both)["flow_minutes"] == "2.0"
-    (tmp_path / "autoencoder.json").write_text('{"psnr": 31.0}')
     (tmp_path / "autoencoder.jsonl").write_text('{"step": 4}\n')
+    assert card.measured(tmp_path)["autoencoder_steps"] == 7  # its training was not finished
+    (tmp_path / "autoencoder.json").write_text('{"psnr": 31.0}')
     further = card.measured(tmp_path)
     assert (further["psnr"], further["autoencoder_steps"]) == (31.0, 11)

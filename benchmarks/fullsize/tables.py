@@ -113,8 +113,12 @@ def _cell(method: str, runs: list[Record]) -> str:
 
 
 def speedups(run: Record, full: Record) -> tuple[float, float]:
-    """What denoising gained, and what it would gain where only evaluations take time."""
-    speedup = full["loop_seconds"]["median"] / run["loop_seconds"]["median"]
+    """What denoising gained, and what it would gain where only evaluations take time.
+
+    A record from another run than its table's full steps brings the time of its own.
+    """
+    full_seconds = run.get("full_loop_seconds", full["loop_seconds"]["median"])
+    speedup = full_seconds / run["loop_seconds"]["median"]
     return speedup, run["steps"] / run["evaluations"]
 
 
@@ -184,7 +188,8 @@ def stepping_table(records: list[Record]) -> str:
         + " |"
         for r in found
     )
-    return "\n".join([head, *rows])
+    notes = (f"\n{NAMES[r['model']]}: {r['note']}." for r in found if r.get("note"))
+    return "\n".join([head, *rows, *notes])
 
 
 def waiting_lines(records: list[Record]) -> str:

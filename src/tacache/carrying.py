@@ -23,9 +23,21 @@ def carry(v: Tensor, memory: Tensor | None = None, *, rate: float) -> Tensor:
     return torch.add(v.to(working_dtype(v)), memory, alpha=rate).to(v.dtype)
 
 
-def rate_of(row: Sequence[float]) -> float:
+def memory_rate(row: Sequence[float]) -> float:
     """The rate r in a row (a, b, r) of weights with a carried memory; shorter ones have none."""
     return row[2] if len(row) > 2 else 0.0
+
+
+def memory_sums(rows: Rows) -> list[float]:
+    """What each interval's memory adds up to of all velocities before it: m_i of equal ones.
+
+    A memory that begins later lacks a part of this sum, which velocities, all nearly parallel,
+    need to be right: the oldest one it holds is multiplied by what the memory there should hold.
+    """
+    sums: list[float] = []
+    for row in rows:
+        sums.append(1 + memory_rate(row) * sums[-1] if memory_rate(row) else 1.0)
+    return sums
 
 
 def average_of(velocities: Sequence[Tensor], weights: Rows, i: int) -> Tensor:
@@ -38,11 +50,11 @@ def average_of(velocities: Sequence[Tensor], weights: Rows, i: int) -> Tensor:
 def memory_of(velocities: Sequence[Tensor], weights: Rows, i: int) -> Tensor:
     """What is carried into interval i, where two velocities are known: v_{i-1} + r_i m_{i-1}."""
     first = i
-    while rate_of(weights[first]):  # the first rows of a part have no rate
+    while memory_rate(weights[first]):  # the first rows of a part have no rate
         first -= 1
     memory = velocities[first - 1]
     for j in range(first + 1, i + 1):
-        memory = carry(velocities[j - 1], memory, rate=rate_of(weights[j]))
+        memory = carry(velocities[j - 1], memory, rate=memory_rate(weights[j]))
     return memory
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from tacache.carrying import rate_of
+from tacache.carrying import memory_rate, memory_sums
 from tacache.errors import PlanError
 from tacache.grid import as_times, break_steps
 from tacache.plan import Plan, make_plan
@@ -143,23 +143,11 @@ def _weights_for(
 def _refilled(
     plan: Plan, anchors: Sequence[int], rows: tuple[tuple[float, ...], ...]
 ) -> tuple[tuple[float, ...], ...]:
-    """Rows whose memory begins later than where they were fitted, with rates that make up for it.
-
-    The oldest velocity it holds then stands for those it should hold as well: else the average
-    velocity would be too long or too short by what is missing.
-    """
-    sums = dict(zip(plan.anchors, _memory_sums(plan.weights or ()), strict=True))
+    """Rows with rates that make up for a memory that begins later than where they were fitted."""
+    sums = dict(zip(plan.anchors, memory_sums(plan.weights or ()), strict=True))
 
     def refilled(i: int) -> tuple[float, ...]:
-        begins = rate_of(rows[i]) and not rate_of(rows[i - 1])
+        begins = memory_rate(rows[i]) and not memory_rate(rows[i - 1])
         return (*rows[i][:2], rows[i][2] * sums[anchors[i - 1]]) if begins else rows[i]
 
     return tuple(refilled(i) for i in range(len(rows)))
-
-
-def _memory_sums(rows: Sequence[tuple[float, ...]]) -> list[float]:
-    """The sum of what each interval's memory holds of all velocities before: m_i of equal ones."""
-    sums: list[float] = []
-    for row in rows:
-        sums.append(1 + rate_of(row) * sums[-1] if rate_of(row) else 1.0)
-    return sums

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tacache.carrying import carry, rate_of
+from tacache.carrying import carry, memory_rate, memory_sums
 from tacache.errors import HostError
 from tacache.plan import Plan
 from tacache.rules import Arc, start_arc, weighted_sum
@@ -27,6 +27,7 @@ class Stepper:
         self._breaks = frozenset(plan.break_steps)
         self._turns = plan.rule in ("tasu", "direction", "damped")
         self._longest = max(map(len, plan.weights)) if plan.weights else 1 + self._turns
+        self._sums = memory_sums(plan.weights or ())
         self.reset()
 
     def reset(self) -> None:
@@ -110,7 +111,12 @@ class Stepper:
         if self.plan.weights is None or self.plan.memory is None:
             return (v.clone(), *self._history)
         following = self.plan.weights[self._number + 1 :]
-        return (carry(v, *self._history, rate=rate_of(following[0])),) if following else ()
+        if not following:
+            return ()
+        rate = memory_rate(following[0])
+        if self._known == 2:  # since the history was dropped, if it was: one stands for all before
+            rate *= self._sums[self._number]
+        return (carry(v, *self._history, rate=rate),)
 
     @property
     def _number(self) -> int:

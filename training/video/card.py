@@ -53,10 +53,11 @@ def sizes(pipe: Any, folder: Path) -> dict[str, str]:
 
 def measured(work: Path) -> Facts:
     """What training came to, in this run and in those it went on from."""
-    flow = last_line(work / "flow.jsonl")
+    flow, autoencoder = last_line(work / "flow.jsonl"), read(work / "autoencoder.json")
+    steps = last_line(work / "autoencoder.jsonl").get("step", 0)
     facts = {
-        "psnr": read(work / "autoencoder.json").get("psnr", float("nan")),
-        "autoencoder_steps": last_line(work / "autoencoder.jsonl").get("step", 0),
+        "psnr": autoencoder.get("psnr", float("nan")),
+        "autoencoder_steps": steps if autoencoder else 0,  # of one that was finished
         "clips": flow.get("clips", 0),
         "flow_steps": flow.get("step", 0),
         "flow_seconds": flow.get("seconds", 0.0),

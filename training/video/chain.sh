@@ -22,6 +22,10 @@ batch=${BATCH:-512} clips=${CLIPS:-360000}
 seed=${SEED:-$([ -n "$start" ] && echo 3 || echo 2)}
 rate=${RATE:-$([ -n "$start" ] && echo 6e-4 || echo 1e-3)}
 until=$((begun + minutes * 60 - closing))
+if [ "$autoencoder" = 0 ] && [ -z "$start" ]; then
+    echo "AUTOENCODER=0 leaves the flow without one: give START=FOLDER as well" >&2
+    exit 2
+fi
 
 stamp() { echo "$(($(date +%s) - begun)) $1" | tee -a "$work/stamps"; }
 left() { echo $(($1 - $(date +%s))); } # END: seconds until then

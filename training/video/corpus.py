@@ -125,9 +125,13 @@ def make_arrays(count: int, seed: int, names: Names) -> Arrays:
 
 
 def take_over(start: Path, out: Path) -> None:
-    """The parts of an exported model that stay as they are, and what its training came to."""
+    """The parts of an exported model to go on with, and what its training came to.
+
+    A part that is there already stays: the autoencoder may have been trained further meanwhile.
+    """
     for part in KEPT:
-        shutil.copytree(start / part, out / part, dirs_exist_ok=True)
+        if not (out / part).is_dir():
+            shutil.copytree(start / part, out / part)
     if (start / FACTS).is_file():
         shutil.copy(start / FACTS, out / EARLIER)
 

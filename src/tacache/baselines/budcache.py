@@ -109,10 +109,12 @@ class SharedStarts(Meter):
 
     def __call__(self, x: Tensor, t: float, rows: Sequence[int] | None = None) -> Tensor:
         """The velocity at the next anchor; kept ones by the anchors up to there."""
+        if rows is not None:
+            return super().__call__(x, t, rows)
         self._calls += 1
         start = self._anchors[: self._calls]
         if start not in self._kept:
-            self._kept[start] = super().__call__(x, t, rows)
+            self._kept[start] = super().__call__(x, t)
         self._kept.move_to_end(start)
         if len(self._kept) > KEPT_RUNS * len(self._anchors):
             self._kept.popitem(last=False)
