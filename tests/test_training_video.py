@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -226,6 +227,12 @@ def test_animations_are_packed_and_read_again(tmp_path):
     error = np.abs(again[0, ..., 3].astype(int) - frames[..., 3]).mean()
     assert error < 4
     assert np.abs(again[1].astype(int) - again[0, ::-1]).mean() < 4
+
+
+def test_clips_show_only_the_objects_chosen_for_them():
+    things = [replace(thing, video=thing.noun != "box") for thing in THINGS]
+    seen = {actor.thing for clip in sample_clips(400, 0, things) for actor in clip.actors}
+    assert seen == {0, 2, 3}
 
 
 def test_the_data_can_be_looked_at(tmp_path, monkeypatch):

@@ -34,6 +34,7 @@ from training.video import state as states
 from training.video.captions import caption
 from training.video.config import FRAMES, SIZE, TOKENS
 from training.video.render import make_bank, pack, render, signed
+from training.video.scenes import in_clips
 
 FOLDER = Path(prompts.__file__).parent
 
@@ -496,3 +497,4 @@ def test_every_word_that_is_asked_for_is_taught():
     asked = [*prompts.SHEET.read_text().splitlines(), *VIDEO_PROMPTS, *VIDEO_CALIBRATION]
     assert set(re.findall(r"[a-z'-]+", " ".join(asked).lower())) <= taught
     assert len(load_vocabulary()) == 341
+    assert len(in_clips(load_vocabulary())) == 130

@@ -33,7 +33,10 @@ VISIBLE = 8  # alpha above this is content
 
 @dataclass(frozen=True)
 class Thing:
-    """One object a caption can name; ``synonyms`` maps singular to plural."""
+    """One object a caption can name; ``synonyms`` maps singular to plural.
+
+    ``video`` says whether clips show it: fewer objects are learnt better in the same time.
+    """
 
     code: str
     noun: str
@@ -43,6 +46,7 @@ class Thing:
     colors: tuple[str, ...] = ()
     countable: bool = True
     recolour: bool = False
+    video: bool = True
 
     @property
     def names(self) -> list[tuple[str, str]]:

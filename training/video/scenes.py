@@ -103,10 +103,15 @@ def sample_clip(
     elif kind == "alone":
         actors = [_alone(rng, things)]
     else:
-        chosen = [_dressed(rng, i, things) for i in rng.sample(range(len(things)), 2)]
+        chosen = [_dressed(rng, i, things) for i in rng.sample(in_clips(things), 2)]
         actors = PAIRS[kind](rng, chosen)
     shown = {colour_of(_placed(actor), things) for actor in actors}
     return Clip(kind, sample_background(rng, {c for c in shown if c}), tuple(actors))
+
+
+def in_clips(things: Sequence[Thing]) -> list[int]:
+    """The objects that clips show."""
+    return [i for i, thing in enumerate(things) if thing.video]
 
 
 Dressed = tuple[int, str | None]
@@ -114,7 +119,7 @@ Dressed = tuple[int, str | None]
 
 def _alone(rng: random.Random, things: Sequence[Thing]) -> Actor:
     motion = rng.choices(tuple(ALONE), tuple(ALONE.values()))[0]
-    return _actor(rng, _dressed(rng, rng.randrange(len(things)), things), motion)
+    return _actor(rng, _dressed(rng, rng.choice(in_clips(things)), things), motion)
 
 
 def _animated(rng: random.Random, animated: Sequence[int]) -> Actor:
