@@ -93,7 +93,8 @@ def test_the_fitted_plans_are_what_was_measured():
             for name in methods
         ]
         assert f"| {budget} | {' | '.join(cells)} |" in text
-        assert best["fitted, fast"]["psnr"] > best["fitted"]["psnr"] - 0.8  # as the text says
+        behind = best["fitted"]["psnr"] - best["fitted, fast"]["psnr"]
+        assert behind < (1.7 if budget == 17 else 0.5)  # as the text says
     for one in found:
         limit = {"fitted, fast": 1500, "fitted": 3000}.get(str(one["method"]), 10**9)
         assert one["spent"] <= limit
