@@ -21,6 +21,7 @@ LAYERS = [
     {"schedule", "profile", "plan"},
     {"replanning", "frontier", "hub", "finished"},
     {"placement"},
+    {"weighing"},
     {"lockstep"},
     {"refinement"},
     {"searching"},

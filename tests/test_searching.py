@@ -7,9 +7,10 @@ from support import mixture, noise_of
 
 from tacache import PlanError, fit_plan, time_grid
 from tacache.fitting import fit_budget, record
-from tacache.lockstep import FunctionRuns, Problem, lock_step, log_drift, mean
+from tacache.lockstep import FunctionRuns, Problem, lock_step, log_drift
 from tacache.placement import best_anchors
 from tacache.searching import Tries, search_anchors
+from tacache.weighing import mean
 
 TIMES = tuple(time_grid(16, shift=2.0))
 SHAPE = (2, 3)

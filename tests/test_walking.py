@@ -6,10 +6,11 @@ from support import mixture, noise_of
 
 from tacache import time_grid
 from tacache.fitting import fit_budget, record
-from tacache.lockstep import FunctionRuns, Problem, lock_step, log_drift, mean
+from tacache.lockstep import FunctionRuns, Problem, lock_step, log_drift
 from tacache.refinement import follow, refine
 from tacache.velocity import euler
 from tacache.walking import EulerWalk, walk_of
+from tacache.weighing import mean
 
 TIMES = tuple(time_grid(12, shift=2.0))
 

@@ -24,7 +24,6 @@ from tacache.lockstep import (
     Reference,
     Runs,
     lock_step,
-    mean,
 )
 from tacache.placement import (
     best_anchors,
@@ -40,6 +39,7 @@ from tacache.refinement import follow, needed, refine
 from tacache.searching import Tries, best_power, search_anchors
 from tacache.velocity import Condition, Velocity
 from tacache.walking import Walk, walk_of
+from tacache.weighing import mean
 
 PROBES, PROBED = (0.1, 0.3, 0.55, 0.8), 4  # where, and on how many samples, growth is measured
 PROBE_SKIP = 0.06  # of the steps: the probed error is that of reusing a velocity for so long

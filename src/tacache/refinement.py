@@ -9,19 +9,17 @@ from torch import Tensor
 
 from tacache.carrying import average_of
 from tacache.lockstep import (
-    FLOOR,
     Fit,
     Problem,
     Weights,
     drift_of,
     evaluated,
-    inverse_shares,
     is_better,
     log_drift,
-    mean,
     walk_again,
 )
 from tacache.placement import Floats, as_columns
+from tacache.weighing import FLOOR, inverse_shares, mean
 
 CHANGE = 1e-2  # of a weight
 DAMPINGS = (1.0, 0.1, 0.01)  # of the normal equations' diagonal

@@ -13,10 +13,11 @@ import numpy as np
 
 from tacache.errors import PlanError
 from tacache.files import write_atomically
-from tacache.lockstep import Fit, Problem, is_better, lock_step, log_drift, mean
+from tacache.lockstep import Fit, Problem, is_better, lock_step, log_drift
 from tacache.placement import best_anchors
 from tacache.progress import track
 from tacache.refinement import follow
+from tacache.weighing import mean
 
 FIRST, FINEST = 0.5, 0.125  # steps of the line search, in powers of two
 MOVES = (1, -1, 2, -2)
