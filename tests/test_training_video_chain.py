@@ -85,11 +85,11 @@ def test_the_chain_goes_on_from_an_exported_model(tmp_path):
     code, end, calls = run_chain(tmp_path, "nothing", START="model")
     assert (code, end, len(calls)) == (0, "done", 3)
     assert called(calls, ".corpus", "--start model", "--seed 3")
-    assert called(calls, ".flow", "--start model", "--rate 6e-4")
+    assert called(calls, ".flow", "--start model", "--rate 1e-3")
     (tmp_path / "calls").unlink()
     code, end, calls = run_chain(tmp_path, "nothing", START="model", AUTOENCODER="9")
     assert (code, end, len(calls)) == (0, "done", 5)
-    assert called(calls, ".autoencoder", "--start model", "--seconds 9", "--rate 5e-4")
+    assert called(calls, ".autoencoder", "--start model", "--seconds 9", "--seed 4")
 
 
 def collect(work: Path, out: Path) -> set[str]:

@@ -20,7 +20,7 @@ autoencoder=${AUTOENCODER:-$([ -n "$start" ] && echo 0 || echo 210)} # seconds o
 encoding=${ENCODING:-60}        # seconds in which the flow encodes as many clips as it can
 batch=${BATCH:-512} clips=${CLIPS:-360000}
 seed=${SEED:-$([ -n "$start" ] && echo 3 || echo 2)}
-rate=${RATE:-$([ -n "$start" ] && echo 6e-4 || echo 1e-3)}
+rate=${RATE:-1e-3}
 until=$((begun + minutes * 60 - closing))
 if [ "$autoencoder" = 0 ] && [ -z "$start" ]; then
     echo "AUTOENCODER=0 leaves the flow without one: give START=FOLDER as well" >&2
@@ -66,7 +66,7 @@ if [ "$autoencoder" != 0 ]; then
     # twice its time and more: enough for a second, plain run
     stage autoencoder either $((begun + 3 * autoencoder)) python3 -m training.video.autoencoder \
         --seconds "$autoencoder" --until $((begun + 2 * autoencoder)) $data \
-        ${start:+--start $start --rate 5e-4 --seed 4} || [ -d "$work/vae" ] ||
+        ${start:+--start $start --seed 4} || [ -d "$work/vae" ] ||
         fail autoencoder
 fi
 stage corpus wait $prepared || fail corpus

@@ -14,9 +14,19 @@ from torch import Tensor, nn
 
 from training.video import text
 from training.video.config import TRANSFORMER
+from training.video.muon import Both
 
 EMA = 0.9995  # at most; early on a ninth of the steps so far
 PARTS = ("model", "average", "optimizer")
+# AdamW's: what numbers enter and leave by, and tables; all other matrices are Muon's.
+APART = (
+    "patch_embedding",
+    "proj_out",
+    "condition_embedder",
+    "scale_shift_table",
+    "shared",
+    "relative_attention_bias",
+)
 
 
 class Pair(nn.Module):
@@ -32,7 +42,7 @@ class State(NamedTuple):
 
     model: Pair
     average: Pair
-    optimizer: torch.optim.Optimizer
+    optimizer: Both
     done: dict[str, float]  # step, seconds
     curve: list[dict[str, float]]
 
@@ -61,7 +71,7 @@ def resume(out: Path, tokenizer: Any, device: str, start: Path | None = None) ->
     model = exported(start) if start else fresh(tokenizer)
     model = model.to(device).train()
     average = copy.deepcopy(model).eval().requires_grad_(False)
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = Both(model, APART, betas=(0.9, 0.98), weight_decay=0.01)
     state = State(model, average, optimizer, {"step": 0, "seconds": 0.0}, [])
     count = sum(p.numel() for p in model.parameters())
     print(f"{count / 1e6:.2f}M parameters", flush=True)
