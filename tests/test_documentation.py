@@ -35,7 +35,8 @@ def test_the_cost_of_a_skip_is_what_was_measured(device, torch):
         assert f"| {latent} | {dtype} | {' | '.join(cells)} |" in text
 
 
-PAGES = ["README.md", "training/README.md", "src/tacache/models/tiny-flux/README.md"]
+PAGES = ["README.md", "training/README.md", "training/video/README.md"]
+PAGES += [f"src/tacache/models/{model}/README.md" for model in ("tiny-flux", "tiny-wan")]
 PAGES += sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 
 
@@ -67,6 +68,25 @@ def test_the_card_says_how_far_the_detector_can_be_trusted():
     half, whole = (objects["disturbed"][strength]["accepted"] for strength in ("0.5", "1.0"))
     assert f"{half:.0%}".replace("%", " %") in card
     assert f"{whole:.0%}".replace("%", " %") in card
+
+
+def test_the_card_of_the_clip_model_says_what_its_runs_came_to():
+    folder = ROOT / "src/tacache/models/tiny-wan"
+    facts = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    told = (ROOT / "training/video/README.md").read_text(encoding="utf-8")
+    runs = [f"training/results/video/{run}" for run in ("first", "second")]
+    flows = [records(f"{run}/flow.jsonl")[-1] for run in runs]
+    autoencoders = [records(f"{run}/autoencoder.jsonl")[-1] for run in runs]
+    for name, found in (("flow_steps", flows), ("autoencoder_steps", autoencoders)):
+        assert sum(one["step"] for one in found) == facts[name]
+        assert f"{facts[name]:,} steps" in card
+        assert all(f"{one['step']:,} steps" in told for one in found)
+    for run in runs:
+        measured = json.loads((ROOT / run / "autoencoder.json").read_text(encoding="utf-8"))
+        assert f"{measured['psnr']:.1f} dB" in told
+    assert f"{facts['psnr']:.1f} dB" in card
+    assert f"{facts['loss']:.4f}" in card
 
 
 def test_the_readme_shows_the_demo_that_was_run():

@@ -47,7 +47,9 @@ def export(
     ],
     model: Annotated[
         str | None,
-        typer.Argument(help="A hub id, a pipeline's folder, tiny-flux or bagel; not for --score."),
+        typer.Argument(
+            help="A hub id, a pipeline's folder, tiny-flux, tiny-wan or bagel; not for --score."
+        ),
     ] = None,
     metadata: Annotated[
         list[Path] | None,

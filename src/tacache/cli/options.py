@@ -6,10 +6,14 @@ from typing import Annotated, Any
 import typer
 
 PROMPTS_HELP = (
-    "A text or JSONL file, or a set that ships, for tiny-flux its own: calibration, test."
+    "A text or JSONL file, or a set that ships: calibration, test (tiny-flux and tiny-wan have "
+    "their own)."
 )
 Model = Annotated[
-    str, typer.Argument(help="A hub id, a pipeline's folder or tiny-flux.", show_default=False)
+    str,
+    typer.Argument(
+        help="A hub id, a pipeline's folder, tiny-flux or tiny-wan.", show_default=False
+    ),
 ]
 Height = Annotated[int | None, typer.Option(help="Height in pixels.")]
 Width = Annotated[int | None, typer.Option(help="Width in pixels.")]
