@@ -1,12 +1,15 @@
 """Figures in the documentation come from committed results files."""
 
+import gzip
 import json
 import re
+import shutil
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
-from tacache.demo import PROMPTS
+from tacache.demo import PROMPTS, VIDEO_PROMPTS
 
 ROOT = Path(__file__).parent.parent
 STEPS = ("skip", "first skip", "skip, as in eq. 12-13", "skip, compiled")
@@ -89,10 +92,17 @@ def test_the_card_of_the_clip_model_says_what_its_runs_came_to():
     assert f"{facts['loss']:.4f}" in card
 
 
-def test_the_readme_shows_the_demo_that_was_run():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    record = json.loads((ROOT / "docs/figures/tiny-flux-demo.json").read_text(encoding="utf-8"))
-    assert tuple(record["prompts"]) == PROMPTS
+@pytest.mark.parametrize(
+    ("page", "figure", "prompts"),
+    [
+        ("README.md", "tiny-flux-demo.json", PROMPTS),
+        ("docs/video.md", "tiny-wan-demo.json", VIDEO_PROMPTS),
+    ],
+)
+def test_pages_show_the_demo_that_was_run(page, figure, prompts):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    record = json.loads((ROOT / "docs/figures" / figure).read_text(encoding="utf-8"))
+    assert tuple(record["prompts"]) == prompts
     for row in record["budgets"]:
         start = f"| {row['evaluations']} | {row['seconds']:.2f} s | {row['speedup']:.2f}x |"
         end = " full steps | |" if row["psnr"] is None else f" {row['psnr']:.2f} dB |"
@@ -125,3 +135,29 @@ def test_the_gap_to_a_direct_optimisation_is_what_was_measured():
     for one in records("benchmarks/results/direct.jsonl"):
         cells = [f"{one[name]['others']:.6f}" for name in ("lock-step", "direct")]
         assert f"| {one['evaluations']} | {' | '.join(cells)} |" in text
+
+
+@pytest.mark.parametrize(("page", "study"), [("README.md", "main"), ("docs/video.md", "wan-main")])
+def test_tables_of_methods_are_what_was_measured(page, study, tmp_path):
+    from tacache.report.writing import fill_document
+
+    copy = tmp_path / "page.md"
+    shutil.copyfile(ROOT / page, copy)
+    assert not fill_document([ROOT / f"benchmarks/results/{study}.jsonl.gz"], copy)
+
+
+def test_what_is_said_of_fitted_clips_is_what_was_measured():
+    text = (ROOT / "docs" / "video.md").read_text(encoding="utf-8")
+    found: dict[tuple[str, int], list[float]] = {}
+    with gzip.open(ROOT / "benchmarks/results/wan-main.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for one in map(json.loads, lines):
+            if one["status"] == "done" and one["to_full"]:
+                key = one["method"], one["evaluations"]
+                found.setdefault(key, []).append(one["to_full"]["metrics"]["psnr"])
+    assert {len(values) for values in found.values()} == {24}
+    psnr = {key: mean(values) for key, values in found.items()}
+    assert f"{psnr['fitted', 25] - psnr['tasu', 25]:.1f} dB closer" in text
+    assert psnr["fitted", 25] > psnr["tasu", 25] + 8
+    assert f"{psnr['fitted', 13]:.1f} dB beside {psnr['tasu', 25]:.1f}" in text
+    for (method, budget), value in psnr.items():
+        assert method == "fitted" or value < psnr["fitted", budget]
