@@ -97,3 +97,10 @@ def test_both_go_on_from_what_they_kept():
     again = Both(other, (), lr=1e-3)
     again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert fit(model, optimizer, 3, seed=1) == fit(other, again, 3, seed=1)
+
+
+def test_the_state_of_another_optimizer_is_refused():
+    model = small()
+    kept = torch.optim.AdamW(model.parameters()).state_dict()
+    with pytest.raises(ValueError, match=r"of another optimizer.*--start"):
+        Both(model, ()).load_state_dict(kept)

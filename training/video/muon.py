@@ -118,6 +118,11 @@ class Both:
         return {str(n): part.state_dict() for n, part in enumerate(self.parts)}
 
     def load_state_dict(self, kept: dict[str, Any]) -> None:
-        """What ``state_dict`` gave."""
+        """What ``state_dict`` gave; anything else is refused."""
+        if set(kept) != {str(n) for n in range(len(self.parts))}:
+            raise ValueError(
+                "this state is of another optimizer: move it away to begin anew, or go on from an "
+                "exported model with --start"
+            )
         for n, part in enumerate(self.parts):
             part.load_state_dict(kept[str(n)])
