@@ -213,9 +213,15 @@ def test_a_row_by_hand():
         "| tasu | 10 | 2.50 s | 4.00x | 5.00x | 80.0 % | 3.14x | 100 us (0.05 %) | 12.5 ms "
         "| 1.0 MiB (2.0 latents) |"
     )
-    assert tables.speedups(run | {"full_loop_seconds": 12.5}, full) == (5.0, 5.0)
+    earlier = run | {"full_loop_seconds": 12.5}  # beside its own full steps
+    assert tables.speedups(earlier, full) == (5.0, 5.0)
+    assert tables.with_decoding(earlier, full) == "3.89x"
+    assert tables.by_difference(earlier, full) == pytest.approx(0.0)
+    borrowed = full | {"decoded": 0}  # its decoding is of an earlier run
+    assert tables.with_decoding(run | {"decoded": 0}, borrowed) == "~3.08x"
     assert tables.with_decoding(run | {"decoded": 0}, full) == "~3.06x"
-    assert tables.with_decoding(run, full | {"decoded": 0}) == "-"
+    del borrowed["rest_seconds"]
+    assert tables.with_decoding(run, borrowed) == "-"
 
 
 def test_what_a_record_says_of_itself_stands_below_the_table(measured):

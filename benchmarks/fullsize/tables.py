@@ -41,7 +41,7 @@ def runs_table(runs: list[Record]) -> str:
         return ""
     evaluation = full["evaluated_seconds"]["median"]
     note = f" ({full['note']})" if full.get("note") else ""
-    rest = full["rest_seconds"]["median"] if full["decoded"] else None
+    rest = full["rest_seconds"]["median"] if "rest_seconds" in full else None
     decoding = "" if rest is None else f", the rest of the call (decoding) {rest:.2f} s"
     title = (
         f"{NAMES[full['model']]}{note}, {full['mode']}, {full['steps']} steps, {full['device']}: "
@@ -112,29 +112,33 @@ def _cell(method: str, runs: list[Record]) -> str:
     return ", ".join(parts if extra is None else [*parts, f"{extra:.0f} latent{plural}"])
 
 
-def speedups(run: Record, full: Record) -> tuple[float, float]:
-    """What denoising gained, and what it would gain where only evaluations take time.
+def full_loop(run: Record, full: Record) -> float:
+    """Seconds of all steps: a record from another run than its table's brings those of its own."""
+    return float(run.get("full_loop_seconds", full["loop_seconds"]["median"]))
 
-    A record from another run than its table's full steps brings the time of its own.
-    """
-    full_seconds = run.get("full_loop_seconds", full["loop_seconds"]["median"])
-    speedup = full_seconds / run["loop_seconds"]["median"]
+
+def speedups(run: Record, full: Record) -> tuple[float, float]:
+    """What denoising gained, and what it would gain where only evaluations take time."""
+    speedup = full_loop(run, full) / run["loop_seconds"]["median"]
     return speedup, run["steps"] / run["evaluations"]
 
 
 def with_decoding(run: Record, full: Record) -> str:
     """What whole calls gained, decoding included; ~ with the full call's decoding for its own."""
-    if not full["decoded"]:
+    if "rest_seconds" not in full:
         return "-"
-    total = full["total_seconds"]["median"]
+    rest = full["rest_seconds"]["median"]
+    same = full["decoded"] and "full_loop_seconds" not in run
+    total = full["total_seconds"]["median"] if same else full_loop(run, full) + rest
     if run["decoded"]:
         return f"{total / run['total_seconds']['median']:.2f}x"
-    return f"~{total / (run['loop_seconds']['median'] + full['rest_seconds']['median']):.2f}x"
+    return f"~{total / (run['loop_seconds']['median'] + rest):.2f}x"
 
 
 def by_difference(run: Record, full: Record) -> float:
     """Seconds a skipped step: the loop beyond its evaluations, as long as full steps take them."""
-    evaluations, evaluation = run["evaluations"], full["evaluated_seconds"]["median"]
+    slower = full_loop(run, full) / full["loop_seconds"]["median"]
+    evaluations, evaluation = run["evaluations"], slower * full["evaluated_seconds"]["median"]
     beyond = run["loop_seconds"]["median"] - evaluations * evaluation
     return float(beyond / max(run["steps"] - evaluations, 1))
 
