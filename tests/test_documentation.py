@@ -155,7 +155,9 @@ def test_tables_of_methods_are_what_was_measured(page, study, tmp_path):
     assert not fill_document([ROOT / f"benchmarks/results/{study}.jsonl.gz"], copy)
 
 
-def clips(study: str, metric: str = "psnr") -> dict[tuple[str, int | None], list[float]]:
+def clips(
+    study: str, metric: str = "psnr", prompts: int = 24
+) -> dict[tuple[str, int | None], list[float]]:
     """What a study of tiny-wan measured to the full clips, by method and budget, by prompts."""
     found: dict[tuple[str, int | None], dict[str, float]] = {}
     path = ROOT / f"benchmarks/results/{study}.jsonl.gz"
@@ -164,14 +166,16 @@ def clips(study: str, metric: str = "psnr") -> dict[tuple[str, int | None], list
             if one["status"] == "done" and one["to_full"] and one["method"] != "fine":
                 values = found.setdefault((one["method"], one["evaluations"]), {})
                 values[one["prompt"]] = one["to_full"]["metrics"][metric]
-    assert {len(values) for values in found.values()} == {24}
+    assert {len(values) for values in found.values()} == {prompts}
     return {key: [values[prompt] for prompt in sorted(values)] for key, values in found.items()}
 
 
 def lead(first: list[float], second: list[float]) -> str:
-    """The mean of the differences, and half of its 95 % confidence interval for 24 of them."""
+    """The mean of the differences, and half of its 95 % confidence interval by Student's t."""
     differences = [a - b for a, b in zip(first, second, strict=True)]
-    return f"{mean(differences):.1f} ± {2.069 * stdev(differences) / math.sqrt(24):.1f} dB"
+    students = {24: 2.069, 60: 2.001}[len(differences)]
+    margin = students * stdev(differences) / math.sqrt(len(differences))
+    return f"{mean(differences):.1f} ± {margin:.1f}"
 
 
 def test_what_is_said_of_fitted_clips_is_what_was_measured():
@@ -189,10 +193,17 @@ def test_what_is_said_of_fitted_clips_is_what_was_measured():
     assert f"the {len({method for method, _ in budgeted}) - 1} others" in text
     before = [key for key in budgeted if psnr[key] > psnr["fitted", key[1]]]
     assert before == [("oss", 7)]
-    assert f"before it by {lead(found['oss', 7], found['fitted', 7])}" in text
-    assert f"before BudCache by {lead(found['fitted', 5], found['budcache', 5])}" in text
+    assert f"before it by {lead(found['oss', 7], found['fitted', 7])} dB" in text
     moved = {key: mean(values) for key, values in clips("wan-main", "motion-psnr").items()}
     before = [key for key in budgeted if moved[key] > moved["fitted", key[1]]]
     assert sorted(before) == [("budcache", 5), ("diffusers-magcache", 5), ("oss", 7)]
+    few, changes = (clips("wan-few", metric, prompts=60) for metric in ("psnr", "motion-psnr"))
+    ours, theirs = ("fitted", 7), ("oss", 7)
+    assert f"{lead(few[ours], few[theirs])} dB by frames and" in text
+    assert f"and {lead(changes[ours], changes[theirs])} by their changes" in text
+    ours = "fitted", 5
+    for rival, said in (("budcache", "BudCache"), ("diffusers-magcache", "the 24,")):
+        leads = [lead(one[ours], one[rival, 5]) for one in (few, changes)]
+        assert f"{said} by {' and '.join(leads)}" in text
     fixed = [mean(values) for (name, _), values in clips("wan-thresholds").items() if "/" in name]
     assert f"{min(fixed):.1f} to {sorted(fixed)[-2]:.1f} dB" in text  # the last is full steps
