@@ -11,6 +11,7 @@ from statistics import mean, stdev
 import pytest
 
 from tacache.demo import PROMPTS, VIDEO_PROMPTS
+from tacache.report.estimates import student_t
 
 ROOT = Path(__file__).parent.parent
 STEPS = ("skip", "first skip", "skip, as in eq. 12-13", "skip, compiled")
@@ -170,12 +171,17 @@ def clips(
     return {key: [values[prompt] for prompt in sorted(values)] for key, values in found.items()}
 
 
-def lead(first: list[float], second: list[float]) -> str:
-    """The mean of the differences, and half of its 95 % confidence interval by Student's t."""
+def gain(first: list[float], second: list[float]) -> tuple[float, float]:
+    """The mean of the differences, and half of its 95 % confidence interval."""
     differences = [a - b for a, b in zip(first, second, strict=True)]
-    students = {24: 2.069, 60: 2.001}[len(differences)]
-    margin = students * stdev(differences) / math.sqrt(len(differences))
-    return f"{mean(differences):.1f} ± {margin:.1f}"
+    count = len(differences)
+    return mean(differences), student_t(count - 1) * stdev(differences) / math.sqrt(count)
+
+
+def lead(first: list[float], second: list[float]) -> str:
+    """A gain in words."""
+    by, margin = gain(first, second)
+    return f"{by:.1f} ± {margin:.1f}"
 
 
 def test_what_is_said_of_fitted_clips_is_what_was_measured():
@@ -193,6 +199,12 @@ def test_what_is_said_of_fitted_clips_is_what_was_measured():
     assert f"the {len({method for method, _ in budgeted}) - 1} others" in text
     before = [key for key in budgeted if psnr[key] > psnr["fitted", key[1]]]
     assert before == [("oss", 7)]
+    for key in budgeted:
+        if key[0] != "fitted" and key[1] in (25, 17, 13, 10):
+            by, margin = gain(found["fitted", key[1]], found[key])
+            assert by > margin, f"{key} may be as good by chance"
+    assert all(psnr["damped", k] > psnr["reuse", k] for k in (25, 17, 13, 10, 7))
+    assert psnr["damped", 7] < psnr["fewer", 7]
     assert f"before it by {lead(found['oss', 7], found['fitted', 7])} dB" in text
     moved = {key: mean(values) for key, values in clips("wan-main", "motion-psnr").items()}
     before = [key for key in budgeted if moved[key] > moved["fitted", key[1]]]
@@ -205,5 +217,9 @@ def test_what_is_said_of_fitted_clips_is_what_was_measured():
     for rival, said in (("budcache", "BudCache"), ("diffusers-magcache", "the 24,")):
         leads = [lead(one[ours], one[rival, 5]) for one in (few, changes)]
         assert f"{said} by {' and '.join(leads)}" in text
+    taught = clips("wan-calibration")
+    for budget in (13, 10, 7):
+        fits = [mean(taught[key]) for key in taught if key[0][:6] == "fitted" and key[1] == budget]
+        assert max(fits) - min(fits) < 2
     fixed = [mean(values) for (name, _), values in clips("wan-thresholds").items() if "/" in name]
     assert f"{min(fixed):.1f} to {sorted(fixed)[-2]:.1f} dB" in text  # the last is full steps
