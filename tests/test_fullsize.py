@@ -14,10 +14,15 @@ from benchmarks.fullsize import measuring, tables
 from benchmarks.fullsize.__main__ import main
 from benchmarks.fullsize.measuring import skip_seconds
 from benchmarks.fullsize.methods import (
+    METHODS,
+    OURS,
+    RIVALS,
     Forced,
+    Task,
     even_anchors,
     fitted_plan,
     mag_cache_rhythm,
+    shares,
     tasu_plan,
     taylorseer_rhythm,
 )
@@ -247,6 +252,25 @@ def test_documents_show_the_records(document, make):
 # --- what a session on a GPU must survive
 
 
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("model", MODELS)
+def test_the_records_hold_what_the_documents_claim(model, mode):
+    """Nearly the ideal, and a skipped step and memory below every rival's."""
+    runs = [r for r in read(RESULTS) if (r["model"], r["mode"], r["what"]) == (model, mode, "run")]
+    full = next(r for r in runs if r["method"] == "full")
+    ours = [r for r in runs if r["method"] in OURS]
+    rivals = [r for r in runs if r["method"] in RIVALS]
+    assert {(r["method"], r["budget"]) for r in ours} == {(m, k) for m in OURS for k in (13, 7)}
+    for run in ours:
+        plain = run.get("full_loop_seconds", full["loop_seconds"]["median"])
+        speedup = plain / run["loop_seconds"]["median"]
+        assert speedup >= 0.98 * run["steps"] / run["evaluations"]
+        assert run["skip_us"]["median"] < min(r["skip_us"]["median"] for r in rivals)
+        assert run["peak_bytes"] < min(r["peak_bytes"] for r in rivals)
+        assert run["peak_bytes"] - full["peak_bytes"] <= 6 * run["latent_bytes"]
+        assert run["skip_us"]["median"] <= 1e-3 * 1e6 * full["evaluated_seconds"]["median"]
+
+
 def test_a_model_that_cannot_be_built_is_recorded_and_the_next_one_measured(tmp_path, monkeypatch):
     def failing(name, device, *, tiny):
         if name == "flux":
@@ -365,6 +389,37 @@ def test_other_models_make_finite_latents(name):
     assert len(probe(built, Clock(device), 4, evaluations=2).times) == 5
     assert timed_run(built, Clock(device), 4).is_finite
     assert len(built.last_blocks) == MODELS[name].experts
+
+
+@pytest.fixture(scope="module")
+def two_experts():
+    built = build("wan22", torch.device("cpu"), tiny=True)
+    seen = probe(built, Clock(built.device), STEPS, evaluations=2)
+    return Task(built, seen.times, BUDGET, Position())
+
+
+def test_each_expert_has_its_own_steps_and_evaluations(two_experts):
+    first, second = shares(two_experts)
+    assert (first.steps, second.steps) == (range(5), range(5, STEPS))
+    assert (first.budget, second.budget) == (3, 4)  # a plan's anchors 0, 1, 4 and 5, 6, 7, 9
+    assert [first.transformer, second.transformer] == two_experts.built.transformers
+
+
+@pytest.mark.parametrize("method", RIVALS)
+def test_rivals_evaluate_both_experts_where_they_are_told(method, two_experts):
+    if "dbcache" in method:
+        pytest.importorskip("cache_dit", reason="cache-dit is not installed")
+    built, position, seen = two_experts.built, two_experts.position, []
+    handles = [
+        block.attn1.to_q.register_forward_pre_hook(lambda *_: seen.append(position.step))
+        for block in built.last_blocks
+    ]
+    with METHODS[method](two_experts) as engaged:
+        timed_run(built, Clock(built.device), STEPS, position=position)
+    for handle in handles:
+        handle.remove()
+    assert seen == [n for n in engaged.anchors for _ in range(built.model.passes)]
+    assert len(engaged.anchors) == sum(part.budget for part in shares(two_experts))
 
 
 @pytest.mark.parametrize(("steps", "budget"), [(50, 13), (50, 7), (12, 5)])

@@ -7,14 +7,17 @@ mean nothing, so every rival is told its steps by what its library offers for th
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from benchmarks.fullsize.models import Built
 from benchmarks.fullsize.timing import Position
 from tacache import Plan, Profile, make_plan
 from tacache.diffusers import applied
+from tacache.diffusers.calls import run_breaks
 from tacache.errors import HostError
+from tacache.replanning import with_breaks
 
 ATTENTION = r"^(blocks|transformer_blocks|single_transformer_blocks)\.\d+\.attn\d?$"
 ROWS = ((1.0,), (1.25, -0.25), (1.6, -0.9, -0.4))
@@ -34,6 +37,14 @@ class Task(NamedTuple):
         return len(self.times) - 1
 
 
+class Share(NamedTuple):
+    """A transformer's part of a run: the steps that are its own, and how many it evaluates."""
+
+    transformer: Any
+    steps: range
+    budget: int
+
+
 class Engaged(NamedTuple):
     """The evaluated steps of a run, and how the method was set."""
 
@@ -50,6 +61,23 @@ def even_anchors(steps: int, evaluations: int) -> tuple[int, ...]:
         raise HostError(f"{evaluations} of {steps} steps: a budget is 2 up to the steps")
     rest = [1 + round(i * (steps - 1) / (evaluations - 1)) for i in range(evaluations - 1)]
     return (0, *rest)
+
+
+def shares(task: Task) -> list[Share]:
+    """Each transformer's part, of as many evaluations as a fitted plan makes of the budget."""
+    plan = with_breaks(
+        fitted_plan(task.times, task.budget), run_breaks(task.built.pipe, task.built.call)
+    )
+    spans = [range(a, b) for a, b in pairwise((0, *plan.break_steps, task.steps))]
+    budgets = [sum(n in span for n in plan.anchors) for span in spans]
+    return [Share(*part) for part in zip(task.built.transformers, spans, budgets, strict=True)]
+
+
+def spread_anchors(parts: list[Share]) -> tuple[int, ...]:
+    """Evenly spread over each transformer's steps."""
+    return tuple(
+        part.steps.start + n for part in parts for n in even_anchors(len(part.steps), part.budget)
+    )
 
 
 # --- ours -------------------------------------------------------------------------------------
@@ -122,9 +150,9 @@ def first_block_cache(task: Task) -> Iterator[Engaged]:
     """First Block Cache of diffusers; it still compares and waits, only the verdict is given."""
     from diffusers import FirstBlockCacheConfig
 
-    anchors = even_anchors(task.steps, task.budget)
+    anchors = spread_anchors(shares(task))
     config = FirstBlockCacheConfig(threshold=Forced(anchors, task.position))
-    with _hooked(task, config):
+    with _hooked(task, lambda part: config):
         yield Engaged(anchors, {"threshold": "forced", "anchors": list(anchors)})
 
 
@@ -142,17 +170,30 @@ def mag_cache(task: Task) -> Iterator[Engaged]:
     """MagCache of diffusers with ratios of one: it skips as many in a row as it may."""
     from diffusers import MagCacheConfig
 
-    retained, skips = mag_cache_rhythm(task.steps, task.budget)
-    config = MagCacheConfig(
-        threshold=1e9,
-        max_skip_steps=skips,
-        retention_ratio=retained / task.steps,
-        num_inference_steps=task.steps,
-        mag_ratios=[1.0] * task.steps,
+    def config(part: Share) -> Any:
+        steps = len(part.steps)
+        retained, skips = mag_cache_rhythm(steps, part.budget)
+        return MagCacheConfig(
+            threshold=1e9,
+            max_skip_steps=skips,
+            retention_ratio=retained / steps,
+            num_inference_steps=steps,
+            mag_ratios=[1.0] * steps,
+        )
+
+    parts = shares(task)
+    rhythms = [mag_cache_rhythm(len(part.steps), part.budget) for part in parts]
+    anchors = tuple(
+        n
+        for (retained, skips), part in zip(rhythms, parts, strict=True)
+        for n in (*part.steps[:retained], *part.steps[retained + skips :: skips + 1])
     )
-    anchors = (*range(retained), *range(retained + skips, task.steps, skips + 1))
+    setting = {
+        "max_skip_steps": _single([skips for _, skips in rhythms]),
+        "retained": _single([retained for retained, _ in rhythms]),
+    }
     with _hooked(task, config):
-        yield Engaged(anchors, {"max_skip_steps": skips, "retained": retained})
+        yield Engaged(anchors, setting)
 
 
 def taylorseer_rhythm(steps: int, budget: int) -> tuple[int, int]:
@@ -169,33 +210,49 @@ def _taylorseer(lite: bool) -> Engage:
     def engage(task: Task) -> Iterator[Engaged]:
         from diffusers import TaylorSeerCacheConfig
 
-        first, interval = taylorseer_rhythm(task.steps, task.budget)
-        config = TaylorSeerCacheConfig(
-            cache_interval=interval,
-            disable_cache_before_step=first,
-            max_order=1,
-            use_lite_mode=lite,
-            cache_identifiers=None if lite else [ATTENTION],
+        def config(part: Share) -> Any:
+            first, interval = taylorseer_rhythm(len(part.steps), part.budget)
+            return TaylorSeerCacheConfig(
+                cache_interval=interval,
+                disable_cache_before_step=first,
+                max_order=1,
+                use_lite_mode=lite,
+                cache_identifiers=None if lite else [ATTENTION],
+            )
+
+        parts = shares(task)
+        rhythms = [taylorseer_rhythm(len(part.steps), part.budget) for part in parts]
+        anchors = tuple(
+            n
+            for (first, interval), part in zip(rhythms, parts, strict=True)
+            for n in (*part.steps[:first], *part.steps[first + 1 :: interval])
         )
-        anchors = (*range(first), *range(first + 1, task.steps, interval))
+        setting = {
+            "interval": _single([interval for _, interval in rhythms]),
+            "first": _single([first for first, _ in rhythms]),
+        }
         with _hooked(task, config):
-            yield Engaged(anchors, {"interval": interval, "first": first, "lite": lite, "order": 1})
+            yield Engaged(anchors, {**setting, "lite": lite, "order": 1})
 
     return engage
 
 
+def _single(values: list[int]) -> int | list[int]:
+    """The setting of the only transformer, or those of both."""
+    return values[0] if len(values) == 1 else values
+
+
 @contextmanager
-def _hooked(task: Task, config: Any) -> Iterator[None]:
-    """One of diffusers' caches on the transformer."""
-    _one_expert(task)
-    transformer = task.built.pipe.transformer
-    if not hasattr(transformer, "enable_cache"):
-        raise HostError(f"{type(transformer).__name__} has none of diffusers' caches")
-    transformer.enable_cache(config)
-    try:
+def _hooked(task: Task, config: Callable[[Share], Any]) -> Iterator[None]:
+    """One of diffusers' caches on each transformer."""
+    with ExitStack() as engaged:
+        for part in shares(task):
+            if not hasattr(part.transformer, "enable_cache"):
+                name = type(part.transformer).__name__
+                raise HostError(f"{name} has none of diffusers' caches")
+            part.transformer.enable_cache(config(part))
+            engaged.callback(part.transformer.disable_cache)
         yield
-    finally:
-        transformer.disable_cache()
 
 
 def _db_cache(taylorseer: bool) -> Engage:
@@ -203,23 +260,27 @@ def _db_cache(taylorseer: bool) -> Engage:
     def engage(task: Task) -> Iterator[Engaged]:
         import cache_dit
 
-        _one_expert(task)
-        anchors = even_anchors(task.steps, task.budget)
-        config = cache_dit.DBCacheConfig(
-            Fn_compute_blocks=1,
-            Bn_compute_blocks=0,
-            num_inference_steps=task.steps,
-            steps_computation_mask=[int(n in anchors) for n in range(task.steps)],
-            steps_computation_policy="static",
-        )
+        def config(part: Share) -> Any:
+            evaluated = even_anchors(len(part.steps), part.budget)
+            return cache_dit.DBCacheConfig(
+                Fn_compute_blocks=1,
+                Bn_compute_blocks=0,
+                num_inference_steps=len(part.steps),
+                steps_computation_mask=[int(n in evaluated) for n in range(len(part.steps))],
+                steps_computation_policy="static",
+            )
+
+        parts = shares(task)
         calibrator = cache_dit.TaylorSeerCalibratorConfig(taylorseer_order=1)
-        cache_dit.enable_cache(
-            task.built.pipe,
-            cache_config=config,
-            calibrator_config=calibrator if taylorseer else None,
-        )
+        extra: dict[str, Any] = {"calibrator_config": calibrator if taylorseer else None}
+        if len(parts) > 1:
+            extra["params_modifiers"] = [
+                cache_dit.ParamsModifier(cache_config=config(part)) for part in parts
+            ]
+        cache_dit.enable_cache(task.built.pipe, cache_config=config(parts[0]), **extra)
         try:
-            yield Engaged(anchors, {"Fn": 1, "Bn": 0, "mask": "static", "taylorseer": taylorseer})
+            setting = {"Fn": 1, "Bn": 0, "mask": "static", "taylorseer": taylorseer}
+            yield Engaged(spread_anchors(parts), setting)
         finally:
             cache_dit.disable_cache(task.built.pipe)
             _unpatch(task.built)
@@ -232,11 +293,6 @@ def _unpatch(built: Built) -> None:
     for module in (*built.transformers, *built.blocks):
         module.__dict__.pop("forward", None)
         module.__dict__.pop("_is_patched", None)
-
-
-def _one_expert(task: Task) -> None:
-    if len(task.built.transformers) > 1:
-        raise HostError("rivals are measured on models of one transformer")
 
 
 OURS: dict[str, Engage] = {"tasu": tasu, "fitted": fitted}
