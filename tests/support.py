@@ -1,5 +1,7 @@
 """What several test modules use: small flows, profiles and hypothesis strategies."""
 
+import math
+
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -92,3 +94,30 @@ def carried(**changes):
 def tasu(**changes):
     fields = {"magnitude": (-1.0, 0.5, 0.0, 0.0), "direction": (0.1, 0.2, 0.3, 0.3)}
     return Plan(**{"rule": "tasu", "times": TIMES, "anchors": (0, 1, 3), **fields, **changes})
+
+
+class KilledError(Exception):
+    """Stands for a kill."""
+
+
+class Counted:
+    """A velocity function that notes what it is asked for, and dies after so many evaluations."""
+
+    def __init__(self, flow, most=math.inf):
+        self.flow, self.most, self.sizes, self.states = flow, most, [], []
+
+    @property
+    def evaluations(self):
+        """One a sample."""
+        return sum(self.sizes)
+
+    def __call__(self, x, t, **condition):
+        """The flow's velocity."""
+        assert type(t) is float
+        if self.evaluations + len(x) > self.most:
+            raise KilledError
+        self.sizes.append(len(x))
+        self.states.append(x.clone())
+        for values in condition.values():
+            assert len(values) == len(x)
+        return self.flow(x, t)

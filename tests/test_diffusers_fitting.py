@@ -26,9 +26,9 @@ from tacache.diffusers import applied, apply, drive, fit_plan, fitting
 from tacache.diffusers.fitting import fit_plans
 from tacache.diffusers.holding import Job, hold
 from tacache.diffusers.runs import Run
-from tacache.fitting import _retraced, record
 from tacache.lockstep import Problem, lock_step
 from tacache.processes import Processes
+from tacache.reference import record, retraced
 from tacache.refinement import follow
 from tests.diffusers_support import counted
 from tests.tiny import PIPELINES
@@ -268,7 +268,7 @@ def test_a_walk_taken_up_midway_ends_as_the_full_run():
     with problem_on("wan") as problem:
         runs, states = problem.runs, problem.reference.states
         velocities = [runs.evaluate(states[n], n, range(4)) for n in range(4)]
-        walk, x = _retraced(runs, [1, 3], states, velocities), states[4][[1, 3]]
+        walk, x = retraced(runs, [1, 3], states, velocities), states[4][[1, 3]]
         for n in range(4, STEPS):
             x = walk.move(x, runs.evaluate(x, n, [1, 3]), n, n + 1)
         assert torch.equal(x, states[-1][[1, 3]])
@@ -316,7 +316,7 @@ def test_a_killed_fit_on_a_multistep_parent_goes_on(tmp_path, monkeypatch):
     tiny, path = PIPELINES["wan"], tmp_path / "runs"
     pipe, call = tiny.build(), call_for(PIPELINES["wan"], output_type="latent")
     whole = fit_plan(pipe, PROMPTS[:2], search=False, **call)
-    monkeypatch.setattr("tacache.fitting.KEEP_EVERY", 3)
+    monkeypatch.setattr("tacache.reference.KEEP_EVERY", 3)
     one, done = fitting.PipelineRuns._one, []
 
     def dying(self: Any, k: int, x: Any, step: int) -> Any:
@@ -570,7 +570,7 @@ def test_a_prompt_that_fails_in_the_decoder_is_named(flux, after, monkeypatch):
 
 
 def test_a_killed_fit_goes_on(flux, plan, tmp_path, monkeypatch):
-    monkeypatch.setattr("tacache.fitting.KEEP_EVERY", 3)
+    monkeypatch.setattr("tacache.reference.KEEP_EVERY", 3)
     path, one, done = tmp_path / "runs", fitting.PipelineRuns._one, []
 
     def dying(self: Any, k: int, x: Any, step: int) -> Any:

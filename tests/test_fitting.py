@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import euler_run, mixture, noise_of, seeds
+from support import Counted, euler_run, mixture, noise_of, seeds
 
 from tacache import (
     HostError,
@@ -22,7 +22,7 @@ from tacache import (
     time_grid,
 )
 from tacache import fitting as module
-from tacache.fitting import fit_budget, record
+from tacache.fitting import fit_budget
 from tacache.lockstep import (
     Fit,
     FunctionRuns,
@@ -30,30 +30,10 @@ from tacache.lockstep import (
     is_better,
     lock_step,
 )
+from tacache.reference import probe_cost, record
 
 TIMES = tuple(time_grid(16, shift=2.0))
 SHAPE = (2, 3)
-
-
-class Counted:
-    """A velocity function that notes how many samples it was asked for."""
-
-    def __init__(self, flow):
-        self.flow, self.sizes, self.states = flow, [], []
-
-    @property
-    def evaluations(self):
-        """One a sample."""
-        return sum(self.sizes)
-
-    def __call__(self, x, t, **condition):
-        """The flow's velocity."""
-        assert type(t) is float
-        self.sizes.append(len(x))
-        self.states.append(x.clone())
-        for values in condition.values():
-            assert len(values) == len(x)
-        return self.flow(x, t)
 
 
 def drift(flow, x, plan):
@@ -255,7 +235,7 @@ def test_what_is_spent_is_counted_and_stays_within_the_limit(
     x, times = noise_of(samples, (4,), seed=seed), time_grid(steps, shift=2.0)
     flow = mixture((4,))
     runs = FunctionRuns(flow, x, times, condition)
-    least = samples * (steps + evaluations) + module._probe_cost(runs)
+    least = samples * (steps + evaluations) + probe_cost(runs)
     with pytest.raises(PlanError, match=rf"max_evaluations={least - 1} is too few: .* {least};"):
         fit_plan(
             flow, x, times, evaluations=evaluations, condition=condition, max_evaluations=least - 1
@@ -322,7 +302,7 @@ def test_without_a_search_only_the_power_of_growth_is_chosen(fast, flow, monkeyp
     counted = Counted(flow)
     plan = fit_plan(counted, x, TIMES, evaluations=5, condition={}, search=False)
     runs = FunctionRuns(flow, x, TIMES, {})
-    reference, once = record(runs), 8 * (16 + 5) + module._probe_cost(runs)
+    reference, once = record(runs), 8 * (16 + 5) + probe_cost(runs)
     assert plan.certificate.evaluations_spent == counted.evaluations
     assert once <= counted.evaluations <= max(once, fast)
     assert (counted.evaluations == once) == (fast == 0)
@@ -377,70 +357,6 @@ def test_a_saved_plan_gives_the_same_samples(flow, tmp_path):
     assert loaded == plan
     assert loaded.certificate == plan.certificate
     assert torch.equal(sample(flow, x, loaded), sample(flow, x, plan))
-
-
-def test_the_reference_is_the_full_run(flow):
-    x = noise_of(5, SHAPE)
-    reference = record(FunctionRuns(flow, x, TIMES, {}))
-    assert reference.states.shape == (17, *x.shape)
-    assert torch.allclose(reference.states[-1], euler_run(flow, x, TIMES), rtol=1e-12)
-    assert reference.held_out == 1
-    assert len(reference.growth) == 17
-    assert reference.growth[-1] == 1.0
-
-
-def test_growth_is_that_of_a_linear_flow():
-    """Along x' = -a x an error shrinks by the same factor as the state, step by step."""
-    runs = FunctionRuns(lambda x, t: 2.0 * x, noise_of(5, SHAPE), TIMES, {})
-    growth = record(runs).growth
-    for n in module._probed(16):
-        expected = math.prod(1 - 2.0 * (TIMES[i] - TIMES[i + 1]) for i in range(n, 16))
-        assert growth[n] == pytest.approx(expected, rel=1e-6)
-
-
-class KilledError(Exception):
-    """Stands for a kill."""
-
-
-def test_a_killed_recording_goes_on_to_the_same_reference(flow, tmp_path):
-    path, x, times = tmp_path / "deep" / "runs", noise_of(5, SHAPE), time_grid(25, 2.0)
-    expected = record(FunctionRuns(flow, x, times, {}))
-    calls = Counted(flow)
-
-    def dying(states, t):
-        if len(calls.sizes) == 23:
-            raise KilledError
-        return calls(states, t)
-
-    with pytest.raises(KilledError):
-        record(FunctionRuns(dying, x, times, {}), resume=path)
-    counted = Counted(flow)
-    runs = FunctionRuns(counted, x, times, {})
-    found = record(runs, resume=path)
-    assert counted.evaluations == 5 * 5 + module._probe_cost(runs)  # steps 20 to 24
-    assert torch.equal(found.states, expected.states)
-    assert np.array_equal(found.errors, expected.errors)
-    assert found[2:] == expected[2:]
-    again = Counted(flow)
-    assert torch.equal(record(FunctionRuns(again, x, times, {}), resume=path).states, found.states)
-    assert again.evaluations == module._probe_cost(runs)
-    assert [file.name for file in path.parent.iterdir()] == ["runs"]
-
-
-@pytest.mark.parametrize("change", ["noise", "samples", "times", "steps", "job"])
-def test_the_file_of_another_fit_is_refused(flow, tmp_path, change):
-    path, x = tmp_path / "runs", noise_of(5, SHAPE)
-    record(FunctionRuns(flow, x, TIMES, {}), resume=path)
-    changes = {
-        "noise": (x + 1e-9, TIMES),
-        "samples": (x[:4], TIMES),
-        "times": (x, time_grid(16, shift=2.5)),
-        "steps": (x, time_grid(12, shift=2.0)),
-    }
-    runs = FunctionRuns(flow, *changes.get(change, (x, TIMES)), {})
-    runs.job = "another" if change == "job" else ""
-    with pytest.raises(PlanError, match="holds the runs of another fit: delete it, or name"):
-        record(runs, resume=path)
 
 
 @pytest.mark.parametrize(

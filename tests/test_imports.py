@@ -23,7 +23,7 @@ LAYERS = [
     {"placement"},
     {"weighing"},
     {"lockstep"},
-    {"refinement"},
+    {"refinement", "reference"},
     {"searching"},
     {"stepper", "calibration", "fitting"},
     {"diagnostics", "render", "plots", "baselines", "bagel", "kdiffusion"},

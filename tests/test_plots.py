@@ -1,5 +1,6 @@
 import sys
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -75,7 +76,13 @@ def test_the_committed_figure_is_of_the_shipped_profile(tmp_path, request):
     profile = Profile.load(models.embedded("tiny-flux").profile)
     assert (profile.samples, profile.steps) == (60, 50)
     drawn = plot_profile(profile, tmp_path / "again.svg").read_text()
-    bands = [line for line in drawn.splitlines() if line.startswith("L ")]
+    bands, kept = points(drawn), points(committed.read_text())
     assert len(bands) > 100
-    kept = set(committed.read_text().splitlines())
-    assert all(line in kept for line in bands)
+    nearest = np.abs(bands[:, None] - kept[None]).max(axis=2).min(axis=1)
+    assert nearest.max() < 0.05  # of a point: versions of matplotlib round differently
+
+
+def points(svg):
+    """Where the lines of a figure lead."""
+    lines = (line.split()[1:3] for line in svg.splitlines() if line.startswith("L "))
+    return np.array([[float(number) for number in line] for line in lines])

@@ -4,12 +4,13 @@ import math
 
 import pytest
 import torch
+from support import Counted
 
 from tacache import fit_plan, sample, time_grid
-from tacache.fitting import record
 from tacache.flows import GaussianMixtureFlow
 from tacache.lockstep import FunctionRuns, Problem, lock_step
 from tacache.plan import Plan
+from tacache.reference import record
 from tacache.refinement import DAMPINGS, follow, refine
 
 STEPS, SAMPLES = 24, 12
@@ -26,18 +27,6 @@ def flow():
 def noise():
     generator = torch.Generator().manual_seed(4)
     return torch.randn(SAMPLES + 200, 16, dtype=torch.float64, generator=generator)
-
-
-class Counted:
-    """A velocity function that counts the samples it is asked for."""
-
-    def __init__(self, flow):
-        self.flow, self.count = flow, 0
-
-    def __call__(self, x, t):
-        """The velocity, counted."""
-        self.count += len(x)
-        return self.flow(x, t)
 
 
 def problem_of(velocity, noise, history=3, condition=None):
@@ -65,9 +54,9 @@ def test_it_spends_what_it_says_and_never_more_than_it_may(flow, noise, conditio
     counted = Counted(flow)
     problem = problem_of(counted, noise[:SAMPLES], condition=condition)
     fit = lock_step(problem, (0, 4, 9, 14, 19))
-    counted.count = 0
+    counted.sizes.clear()
     weights, spent = refine(problem, fit, budget)
-    assert counted.count == spent <= budget
+    assert counted.evaluations == spent <= budget
     assert (spent == 0) <= (weights == fit.weights)
     assert list(map(len, weights)) == list(map(len, fit.weights))
 
@@ -121,7 +110,7 @@ def test_the_certificate_is_that_of_the_refined_weights(flow, noise):
     counted = Counted(flow)
     plan = fit_plan(counted, noise[:SAMPLES], times, evaluations=6, condition={})
     assert plan.certificate is not None
-    assert plan.certificate.evaluations_spent == counted.count <= 3000
+    assert plan.certificate.evaluations_spent == counted.evaluations <= 3000
     wanted = sample(flow, noise[:SAMPLES], Plan.full(times))
     made = sample(flow, noise[:SAMPLES], plan)
     drift = (made - wanted).norm(dim=1) / wanted.norm(dim=1)

@@ -3,36 +3,19 @@
 import math
 
 import pytest
-from support import mixture, noise_of
+from support import Counted, KilledError, mixture, noise_of
 
 from tacache import PlanError, fit_plan, time_grid
-from tacache.fitting import fit_budget, record
+from tacache.fitting import fit_budget
 from tacache.lockstep import FunctionRuns, Problem, lock_step, log_drift
 from tacache.placement import best_anchors
+from tacache.reference import record
 from tacache.searching import Tries, search_anchors
 from tacache.weighing import mean
 
 TIMES = tuple(time_grid(16, shift=2.0))
 SHAPE = (2, 3)
 BUDGET = 5
-
-
-class Counted:
-    """A velocity function that counts, and dies after so many evaluations."""
-
-    def __init__(self, flow, most=math.inf):
-        self.flow, self.most, self.evaluations = flow, most, 0
-
-    def __call__(self, x, t):
-        """As the flow."""
-        if self.evaluations + len(x) > self.most:
-            raise KilledError
-        self.evaluations += len(x)
-        return self.flow(x, t)
-
-
-class KilledError(Exception):
-    """Stands for a kill."""
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@ import torch
 from support import mixture, noise_of
 
 from tacache import time_grid
-from tacache.fitting import fit_budget, record
+from tacache.fitting import fit_budget
 from tacache.lockstep import FunctionRuns, Problem, lock_step, log_drift
+from tacache.reference import record
 from tacache.refinement import follow, refine
 from tacache.velocity import euler
 from tacache.walking import EulerWalk, walk_of

@@ -78,7 +78,7 @@ def best_anchors(errors: Floats, growth: Sequence[float], evaluations: int) -> t
         came_from.append(through.argmin(axis=0))
         reached = through.min(axis=0)
     last = reached + costs[:, :, steps]
-    p, n = (int(i) for i in np.unravel_index(last.argmin(), last.shape))
+    p, n = (int(i) for i in np.unravel_index(np.argmin(last), last.shape))
     anchors = [n]
     for previous in reversed(came_from):
         anchors.append(p)

@@ -69,7 +69,7 @@ def solve_weights(products: Floats, ridge: float = RIDGES[0]) -> Floats:
 
 def inverse_shares(errors: Floats) -> Floats:
     """1 / errors but for a factor: at most 1, and all 1 where there is no error."""
-    bounded = np.maximum(errors, max(1e-14 * float(errors.max()), np.finfo(np.float64).tiny))
+    bounded = np.maximum(errors, max(1e-14 * float(np.max(errors)), np.finfo(np.float64).tiny))
     shares: Floats = bounded.min() / bounded
     return shares
 

@@ -22,12 +22,13 @@ from tacache.bagel.making import (
 )
 from tacache.bagel.runs import Run, describe
 from tacache.errors import HostError, named
-from tacache.fitting import check_budget, fit_budget, held_out_of, record
+from tacache.fitting import check_budget, fit_budget
 from tacache.lockstep import check_finite
 from tacache.metrics import psnr
 from tacache.plan import LONGEST, Plan
 from tacache.progress import track
 from tacache.prompts import as_prompts, fingerprint
+from tacache.reference import held_out_of, record
 
 Value = TypeVar("Value")
 

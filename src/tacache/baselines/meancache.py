@@ -93,7 +93,7 @@ class MeanCache(CachingRule[MeanCacheSettings]):
         """The shortest paths for several gammas; all have exactly K edges."""
         by_span = np.stack([edge_costs(recording, span) for span in SPANS])
         costs, spans = by_span.min(axis=0), by_span.argmin(axis=0) + 1
-        scale = costs[np.isfinite(costs)].max() or 1.0
+        scale = np.max(costs[np.isfinite(costs)]) or 1.0
         found: dict[tuple[int, ...], MeanCacheSettings] = {}
         for gamma in GAMMAS:
             anchors = shortest_path((costs / scale) ** gamma, evaluations)

@@ -189,7 +189,7 @@ class FittedPlan(Followed):
 
     def fit(self, recording: Recording, lesson: Lesson, evaluations: int) -> Plan:
         """The one place that knows how plans are fitted."""
-        from tacache import fitting, lockstep
+        from tacache import fitting, lockstep, reference
 
         runs = lockstep.FunctionRuns(
             recording.velocity, recording.noise, recording.times, recording.condition
@@ -199,7 +199,7 @@ class FittedPlan(Followed):
         key = lesson.caller.key(lesson.prompts_sha256)
         if key not in self._known:
             self._known.clear()
-            self._known[key] = fitting.record(runs)
+            self._known[key] = reference.record(runs)
         return fitting.fit_budget(
             runs,
             self._known[key],
