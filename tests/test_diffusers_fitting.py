@@ -30,7 +30,7 @@ from tacache.lockstep import Problem, lock_step
 from tacache.processes import Processes
 from tacache.reference import record, retraced
 from tacache.refinement import follow
-from tests.diffusers_support import counted
+from tests.diffusers_support import call_of, counted
 from tests.tiny import PIPELINES
 
 FLUX = PIPELINES["flux"]
@@ -109,6 +109,23 @@ def test_the_plan_applies_and_its_certificate_is_what_one_measures(name, caplog)
     assert found.host.prompts_sha256 is not None
     ours = [r for r in caplog.records if r.name.startswith("tacache")]
     assert not [r for r in ours if r.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("name", ["flux", "wan-euler", "z-image"])
+def test_in_half_precision_the_certificate_is_that_of_the_pipelines_own_steps(name):
+    tiny = PIPELINES[name]
+    pipe = tiny.build().to(dtype=torch.bfloat16)
+    call = call_for(tiny, output_type="latent")
+    found = fit_plan(pipe, PROMPTS, search=False, **call)
+
+    def drawn() -> torch.Tensor:
+        options = call_of(tiny, prompt=PROMPTS[0], num_inference_steps=STEPS)
+        return tiny.output(pipe(**options)).double()
+
+    full = drawn()
+    with applied(pipe, found):
+        drift = float((drawn() - full).norm() / full.norm())
+    assert found.certificate.drift == pytest.approx(drift, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["flux", "wan-euler"])

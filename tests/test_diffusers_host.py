@@ -118,6 +118,43 @@ def test_the_shift_that_was_set_later_is_kept():
         assert torch.equal(run(WAN, wan), untouched)
 
 
+def test_the_shift_that_is_set_under_a_plan_is_kept():
+    wan, plan = PIPELINES["wan-euler"].build(), Plan.full(time_grid(STEPS, 7.0))
+    apply(wan, plan)
+    wan.scheduler.set_shift(7.0)
+    apply(wan, plan)
+    assert wan.scheduler.shift == 7.0
+    remove(wan)
+    assert wan.scheduler.shift == 7.0
+
+
+@pytest.mark.parametrize("name", ["flux", "wan", "z-image", "ltx2"])
+def test_inference_mode(name):
+    tiny = PIPELINES[name]
+    pipe = tiny.build()
+    plan = plan_of(tiny, pipe)
+    with applied(pipe, plan):
+        usual = run(tiny, pipe)
+        with torch.inference_mode():
+            assert torch.equal(run(tiny, pipe), usual)
+        assert torch.equal(run(tiny, pipe), usual)
+
+
+def test_what_a_callers_own_call_knows_is_left_alone():
+    class Caller:
+        scheduler = None
+
+        def __call__(self, steps: int, seed: int) -> dict[str, Any]:
+            settings = locals()
+            self.scheduler.set_timesteps(steps)
+            return settings
+
+    pipe, caller = PIPELINES["wan-euler"].build(), Caller()
+    apply(pipe, Plan.full(time_grid(STEPS, 3.0)))
+    caller.scheduler = pipe.scheduler
+    assert caller(STEPS, seed=3).keys() >= {"self", "steps", "seed"}
+
+
 @pytest.mark.parametrize("strength", [0.0, -0.5, 1.5])
 def test_a_strength_out_of_range_is_an_error(strength):
     pipe = PIPELINES["flux-img2img"].build()

@@ -795,6 +795,20 @@ def test_a_damped_plan_on_euler_is_the_cores_own(euler):
     assert torch.equal(walk(carrying(euler, damped)), walk(carrying(euler, same)))
 
 
+class Own(diffusers.FlowMatchEulerDiscreteScheduler):
+    """A class of the user's, which is not in diffusers."""
+
+
+def test_a_class_of_the_users_own_is_pickled_and_has_no_name():
+    own = Own(shift=3.0)
+    scheduler = carrying(own, Plan.full(times_of(own)))
+    loaded = pickle.loads(pickle.dumps(scheduler))
+    assert type(loaded) is type(scheduler)
+    assert torch.equal(walk(loaded), walk(own))
+    with pytest.raises(AttributeError, match=r"PlanOwn.* apply the plan again"):
+        schedulers.PlanOwn  # noqa: B018
+
+
 class Eager(diffusers.FlowMatchEulerDiscreteScheduler):
     """Prepares a run when it is made, as the scheduler of AnyFlow does."""
 

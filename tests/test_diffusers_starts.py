@@ -8,10 +8,15 @@ from unittest import mock
 import diffusers
 import pytest
 import torch
+from diffusers.guiders import AdaptiveProjectedMixGuidance
+from support import tasu
 from torch import nn
 
 from tacache import HostError, Plan, make_plan
-from tacache.diffusers import applied, apply
+from tacache.diffusers import applied, apply, calibrate, drive
+from tacache.diffusers.calls import check_call, run_breaks
+from tacache.grid import break_steps
+from tacache.replanning import from_step
 from tests.diffusers_support import (
     EVALUATIONS,
     STEPS,
@@ -123,6 +128,19 @@ def test_a_full_plan_from_a_start_is_the_untouched_run():
     untouched = run(tiny, pipe, strength=0.6)
     with applied(pipe, plan, strength=0.6):
         assert torch.equal(run(tiny, pipe, strength=1.0), untouched)
+
+
+@pytest.mark.parametrize("rule", ["reuse", "damped"])
+def test_a_plan_that_cannot_be_planned_again_starts_on_its_own_grid(rule, caplog):
+    tiny = STARTED["flux-img2img"]
+    pipe = tiny.build()
+    made = plan_of(tiny, pipe, num_inference_steps=LONG)
+    kept = {"magnitude": made.magnitude, "direction": made.direction} if rule == "damped" else {}
+    plan = Plan(rule=rule, times=made.times, anchors=(0, 1, 5, 9, 12, 16), host=made.host, **kept)
+    with applied(pipe, plan, strength=0.6):
+        run(tiny, pipe, strength=1.0, num_inference_steps=LONG)
+        assert pipe.scheduler.run_plan == from_step(plan, round(LONG * 0.4))
+    assert not caplog.records
 
 
 def test_a_start_of_one_step():
@@ -319,6 +337,109 @@ def test_neutral_values_are_fine(name, option):
     with applied(pipe, plan_of(tiny, pipe)), counted(pipe, tiny.denoisers) as calls:
         run(tiny, pipe, **option)
     assert len(calls) == EVALUATIONS * tiny.calls_per_step
+
+
+# Arguments of pipelines that are not built here: Ideogram 4, ChronoEdit.
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"guidance_schedule": (7.0,) * 45 + (3.0,) * 3},
+        {"guidance_schedule": torch.tensor([7.0, 3.0])},
+        {"enable_temporal_reasoning": True},
+    ],
+)
+def test_other_counts_are_refused(call):
+    plan = tasu()
+    with pytest.raises(HostError, match=r"counts .* in loop iterations"):
+        check_call(None, call, plan)
+    check_call(None, call, Plan.full(plan.times))
+    constant = {"guidance_schedule": [7.0, 7.0], "enable_temporal_reasoning": False}
+    check_call(None, constant, plan)
+
+
+@pytest.fixture(scope="module")
+def hunyuan() -> Any:
+    """HunyuanImage, whose guider is told the loop's count."""
+    torch.manual_seed(0)
+    transformer = diffusers.HunyuanImageTransformer2DModel(
+        in_channels=4,
+        out_channels=4,
+        num_attention_heads=2,
+        attention_head_dim=8,
+        num_layers=1,
+        num_single_layers=1,
+        num_refiner_layers=1,
+        mlp_ratio=2.0,
+        patch_size=(1, 1),
+        text_embed_dim=8,
+        text_embed_2_dim=8,
+        rope_axes_dim=(4, 4),
+    ).eval()
+    vae = diffusers.AutoencoderKLHunyuanImage(
+        in_channels=3,
+        out_channels=3,
+        latent_channels=4,
+        block_out_channels=(32, 32),
+        layers_per_block=1,
+        spatial_compression_ratio=2,
+        sample_size=8,
+        scaling_factor=1.0,
+    ).eval()
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=5.0)
+    pipe = diffusers.HunyuanImagePipeline(scheduler, vae, *(None,) * 4, transformer)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def hunyuan_call() -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(1)
+    call: dict[str, Any] = {"height": 16, "width": 16, "num_inference_steps": STEPS}
+    for sign in ("", "negative_"):
+        for end, length in (("", 5), ("_2", 3)):
+            call[f"{sign}prompt_embeds{end}"] = torch.randn(1, length, 8, generator=generator)
+            call[f"{sign}prompt_embeds_mask{end}"] = torch.ones(1, length, dtype=torch.int64)
+    return call
+
+
+@pytest.mark.parametrize("options", [{}, {"start": 0.2}, {"stop": 0.9}], ids=str)
+def test_a_guider_that_counts_is_refused(hunyuan, options):
+    hunyuan.guider = AdaptiveProjectedMixGuidance(**options)
+    times = calibrate(hunyuan, None, **hunyuan_call()).times
+    with (
+        applied(hunyuan, Plan(rule="reuse", times=times, anchors=(0, 1, 6))),
+        counted(hunyuan, ("transformer",)) as calls,
+    ):
+        with pytest.raises(HostError, match=r"by a count of loop iterations .* start=0, stop=1"):
+            hunyuan(**hunyuan_call(), output_type="latent")
+        assert not calls
+
+
+def test_a_guider_that_is_always_the_same_is_followed(hunyuan):
+    hunyuan.guider = AdaptiveProjectedMixGuidance(
+        adaptive_projected_guidance_start_step=-1, adaptive_projected_guidance_momentum=None
+    )
+    plan = make_plan(calibrate(hunyuan, None, **hunyuan_call()), evaluations=EVALUATIONS)
+    with applied(hunyuan, plan), counted(hunyuan, ("transformer",)) as calls:
+        assert hunyuan(**hunyuan_call(), output_type="latent").images.isfinite().all()
+    assert len(calls) == 2 * EVALUATIONS
+    with drive(hunyuan, **hunyuan_call()) as run:
+        x = run.noise
+        first = run.evaluate(x, 10)
+        run.evaluate(x, 3)
+        assert torch.equal(run.evaluate(x, 10), first)
+
+
+def test_a_momentum_cannot_be_driven(hunyuan):
+    hunyuan.guider = AdaptiveProjectedMixGuidance(adaptive_projected_guidance_start_step=-1)
+    with pytest.raises(HostError, match="has a momentum"), drive(hunyuan, **hunyuan_call()):
+        pass
+
+
+def test_guidance_in_an_interval_of_noise_levels_has_breaks():
+    """ACE-Step's: on from t <= 0.75, off below t = 0.25."""
+    breaks = run_breaks(None, {"cfg_interval_start": 0.25, "cfg_interval_end": 0.75})
+    assert break_steps((1.0, 0.9, 0.75, 0.5, 0.25, 0.2, 0.0), breaks) == (2, 5)
+    assert run_breaks(None, {"cfg_interval_start": 0.0, "cfg_interval_end": 1.0}) == ()
 
 
 # --- switches along the way -------------------------------------------------------------------

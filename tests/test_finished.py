@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
+
 import numpy as np
 import pytest
 import torch
@@ -32,7 +35,7 @@ def test_without_a_file_nothing_is_kept(profile):
 
 
 @pytest.mark.parametrize("torn", ["{", '{"jo', '{"job": "job", "ru'])
-def test_a_torn_line_is_written_over(tmp_path, profile, torn):
+def test_a_torn_line_is_left_out(tmp_path, profile, torn):
     path = tmp_path / "x.runs"
     runs = FinishedRuns(path, "job")
     runs.add(0, profile)
@@ -43,7 +46,23 @@ def test_a_torn_line_is_written_over(tmp_path, profile, torn):
     assert runs.load() == {0: profile, 1: profile}
 
 
-@pytest.mark.parametrize("text", ["a diary", "a diary\n", "\n", '{"job": "job"}\n\n'])
+def test_what_several_processes_add_is_all_there(tmp_path, profile):
+    path, context = tmp_path / "x.runs", multiprocessing.get_context("spawn")
+    path.write_text('{"job": "job", "ru')
+    workers = [context.Process(target=add_some, args=(path, profile, n)) for n in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert FinishedRuns(path, "job").load().keys() == set(range(90))
+
+
+def add_some(path, profile, number):
+    for run in range(30):
+        FinishedRuns(path, "job").add(30 * number + run, profile)
+
+
+@pytest.mark.parametrize("text", ["a diary", "a diary\n", '{"job": "job"}\na diary\n'])
 def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, text):
     path = tmp_path / "x.runs"
     path.write_text(text)
@@ -52,7 +71,7 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, text):
     assert path.read_text() == text
 
 
-@pytest.mark.parametrize("line", ['{"job": "job"}', '{"job": "job", "run"'])
+@pytest.mark.parametrize("line", ['{"job": "job"}', '{"job": "job", "run": 1}'])
 def test_a_damaged_line_is_named(tmp_path, line):
     path = tmp_path / "x.runs"
     path.write_text(line + "\n")
@@ -74,3 +93,8 @@ def test_a_digest_differs_where_the_value_does():
     assert digest([one, 1]) != digest([one, 2])
     assert digest(np.zeros(2)) != digest(np.ones(2))
     assert digest(one.to(torch.bfloat16)) == digest(one)
+    assert digest(torch.zeros(2, 2)) != digest(torch.zeros(4))
+    assert digest([[1], 2]) != digest([1, [2]])
+    assert digest({"a": one}) == digest({"a": one.clone()}) != digest({"a": two})
+    assert digest(digest) == "tacache.finished.digest"
+    assert "0x" not in digest(functools.partial(digest, one))

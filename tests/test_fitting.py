@@ -271,6 +271,16 @@ def test_without_a_condition_the_whole_batch_arrives_in_its_order():
     assert plan.certificate.drift < 1e-9
 
 
+def test_a_condition_may_be_an_array_and_noise_flat():
+    noise, labels = noise_of(6, (4,))[:, 0].contiguous(), np.linspace(0.5, 1.0, 6)
+
+    def velocity(x, t, label):
+        return x * torch.from_numpy(label) * (1 + t)
+
+    plan = fit_plan(velocity, noise, TIMES, evaluations=4, condition={"label": labels})
+    assert sample(velocity, noise, plan, condition={"label": labels}).shape == (6,)
+
+
 def test_a_condition_goes_with_its_samples():
     labels = torch.arange(9)
     own = noise_of(9, SHAPE, seed=5)

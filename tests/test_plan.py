@@ -241,6 +241,7 @@ def test_saving_and_loading_is_the_identity(tmp_path_factory, direction, rule, m
         ({"tau_k": -1.0}, ["'tau_k'", "greater than or equal to 0"]),
         ({"direction": [0.1, math.nan, 0.1, 0.1]}, ["'direction.1'", "finite"]),
         ({"times": [1.0, 0.5, 0.5, 0.2, 0.0]}, ["times must decrease"]),
+        ({"magnitude": [1e6, 0.0, 0.0, 0.0]}, ["'magnitude' has 1e+06 for a step of"]),
     ],
 )
 def test_a_bad_plan_file_says_what_and_what_to_do(changes, parts):
@@ -249,6 +250,14 @@ def test_a_bad_plan_file_says_what_and_what_to_do(changes, parts):
         Plan.from_json(text, name="bad.plan.json")
     for part in ("bad.plan.json", *parts, "Make the plan again, or restore the file"):
         assert part in str(caught.value)
+
+
+def test_what_json_has_not_is_refused():
+    text = tasu(host={"call": {"scale": 1.5}}).to_json()
+    with pytest.raises(PlanError, match="has a number that JSON has not"):
+        Plan.from_json(text.replace("1.5", "NaN"))
+    with pytest.raises(PlanError, match="is not JSON"):
+        Plan.from_json(text.replace("1.5", "1" * 5000))
 
 
 def test_a_profile_is_not_a_plan(profile):

@@ -52,6 +52,16 @@ def test_a_killed_recording_goes_on_to_the_same_reference(flow, tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["runs"]
 
 
+@pytest.mark.parametrize("content", [b"", b"a diary", None])
+def test_a_file_that_holds_no_runs_is_refused(flow, tmp_path, content):
+    path = tmp_path / "runs"
+    torch.save({"states": 1}, path) if content is None else path.write_bytes(content)
+    before = path.read_bytes()
+    with pytest.raises(PlanError, match="holds no runs of a fit, or is damaged: delete it"):
+        record(FunctionRuns(flow, noise_of(5, SHAPE), TIMES, {}), resume=path)
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize("change", ["noise", "samples", "times", "steps", "job"])
 def test_the_file_of_another_fit_is_refused(flow, tmp_path, change):
     path, x = tmp_path / "runs", noise_of(5, SHAPE)

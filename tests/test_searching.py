@@ -111,6 +111,9 @@ def test_the_tries_of_another_fit_are_refused(flow, tmp_path):
     Tries(problem, 400, path).fit((0, 2, 5, 8, 12))
     with pytest.raises(PlanError, match="tries of another fit: delete it, or name another"):
         Tries(problem._replace(history=2), 400, path)
+    path.write_text("")
+    assert Tries(problem, 400, path).fit((0, 2, 5, 8, 12))
+    assert len(path.read_text().splitlines()) == 2
     path.write_text("a shopping list\n")
     with pytest.raises(PlanError, match="holds no tries of a fit: delete it"):
         Tries(problem, 400, path)

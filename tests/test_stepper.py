@@ -378,6 +378,15 @@ def test_a_state_that_changes_shape_in_an_interval_is_an_error(profile):
     assert stepper.step == 3
 
 
+def test_a_state_that_changes_shape_between_anchors_is_an_error(profile):
+    for rule in ("tasu", "direction", *FITTED_KINDS):  # those that use two velocities
+        stepper = Stepper(plan_with(rule, profile, ANCHORS))
+        x, fewer = noise_of(2), noise_of(1)
+        stepper.velocity(x, lambda x=x: x)
+        with pytest.raises(HostError, match=r"shape \(1, 2, 3\) at step 1, and had \(2, 2, 3\)"):
+            stepper.velocity(fewer, lambda fewer=fewer: fewer)
+
+
 def test_a_velocity_that_is_no_tensor_is_an_error(profile):
     with pytest.raises(HostError, match="tuple"):
         sample(lambda x, t: (x,), noise_of(2), plan_with("tasu", profile, ANCHORS))

@@ -57,18 +57,23 @@ class FileRecord(Frozen):
         """Parse and validate a file's text; `name` says in errors where it came from."""
         fields = cls._header_checked(text, name)
         try:
-            return cls.model_validate_json(json.dumps(fields), strict=True)
+            found = cls.model_validate_json(json.dumps(fields), strict=True)
         except ValidationError as error:
             raise cls.ERROR(f"{name}: {cls._first_problem(error)}. {cls.REMEDY}") from error
         except TACacheError as error:
             raise cls.ERROR(f"{name}: {error}. {cls.REMEDY}") from error
+        try:
+            json.dumps(fields, allow_nan=False)  # fields of any content are not validated
+        except ValueError as error:
+            raise cls.ERROR(f"{name} has a number that JSON has not: {error}") from error
+        return found
 
     @classmethod
     def _header_checked(cls, text: str, name: str) -> dict[str, Any]:
         """The fields without format and version, which must be ours."""
         try:
             parsed = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise cls.ERROR(f"{name} is not JSON ({error}). {cls.REMEDY}") from error
         fields: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
         found = fields.pop("format", None)

@@ -20,31 +20,37 @@ class FinishedRuns:
         self._path, self._job = (None if path is None else Path(path)), job
 
     def load(self) -> dict[int, Profile]:
-        """The runs that are done; a file of another job is an error, a torn last line is not."""
+        """The runs that are done; a file of another job is an error, a torn line is not."""
         if self._path is None or not self._path.exists():
             return {}
-        *lines, torn = self._path.read_bytes().decode(errors="replace").split("\n")
-        begun = START.startswith(torn[: len(START)])
-        if not begun or not all(line.startswith(START) for line in lines):
+        lines = self._path.read_bytes().decode(errors="replace").split("\n")
+        if not all(START.startswith(line[: len(START)]) for line in lines):
             raise ProfileError(f"{self._path} is no file of finished runs: name another one")
-        return dict(self._run(i, line) for i, line in enumerate(lines, 1))
+        found = (self._run(i, line) for i, line in enumerate(lines, 1))
+        return dict(run for run in found if run is not None)
 
     def add(self, run: int, profile: Profile) -> None:
-        """Append one finished run, over what is left of a torn line."""
+        """Append one finished run, on a line of its own after a torn one.
+
+        Nothing is taken back: other processes add to the same file.
+        """
         if self._path is None:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         entry = {"job": self._job, "run": run, "profile": json.loads(profile.to_json())}
         with self._path.open("ab") as file:
-            file.truncate(self._path.read_bytes().rfind(b"\n") + 1)
-            file.write(json.dumps(entry).encode() + b"\n")
+            torn = file.tell() > 0 and not self._path.read_bytes().endswith(b"\n")
+            file.write(b"\n" * torn + json.dumps(entry).encode() + b"\n")
 
-    def _run(self, number: int, line: str) -> tuple[int, Profile]:
-        """The run of a whole line."""
+    def _run(self, number: int, line: str) -> tuple[int, Profile] | None:
+        """The run of a whole line; a torn one has none, and is run again."""
         try:
             entry = json.loads(line)
+        except ValueError:
+            return None
+        try:
             job, run, fields = entry["job"], entry["run"], entry["profile"]
-        except (ValueError, KeyError) as error:
+        except KeyError as error:
             raise ProfileError(f"{self._path}, line {number} is damaged: delete it") from error
         if job != self._job:
             raise ProfileError(
@@ -56,10 +62,15 @@ class FinishedRuns:
 
 def digest(value: Any) -> str:
     """A short text that differs where the value does, for tensors and pictures too."""
+    if isinstance(value, dict):
+        value = [part for item in sorted(value.items(), key=str) for part in item]
     if isinstance(value, list | tuple):
-        return " ".join(map(digest, value))
+        return f"({' '.join(map(digest, value))})"
     if isinstance(value, Tensor):
-        value = value.detach().float().cpu().numpy()
+        values = value.detach().float().cpu().numpy().tobytes()
+        return f"{tuple(value.shape)} {hashlib.sha256(values).hexdigest()}"
     if hasattr(value, "tobytes"):
         return hashlib.sha256(value.tobytes()).hexdigest()
+    if callable(value):  # by name: where it lies in memory differs in every process
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value))}"
     return repr(value)

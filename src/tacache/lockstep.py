@@ -203,7 +203,7 @@ def log_drift(fit: Fit) -> list[float]:
 
 
 def _picked(values: object, chosen: Sequence[int]) -> object:
-    if isinstance(values, Tensor):
+    if isinstance(values, Tensor | np.ndarray):
         return values[list(chosen)]
     return [values[k] for k in chosen]  # type: ignore[index]
 

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 def inner_products(velocities: Tensor) -> Floats:
     """<v_i, v_j> of one sample's steps (steps, ...), in float64."""
-    rows = velocities.flatten(1).double()
+    rows = velocities.reshape(len(velocities), -1).double()
     found: Floats = (rows @ rows.T).cpu().numpy()
     return found
 

@@ -22,6 +22,7 @@ from tacache.schedule import (
 )
 
 LONGEST = 3  # numbers in a row of weights with a carried memory
+LARGEST_GROWTH = 80.0  # of log |v| in a step: more is infinite in float32
 Values = Annotated[tuple[JsonValue, ...], Field(min_length=1)]
 Rule = Literal["tasu", "magnitude", "direction", "reuse", "damped", "fitted"]
 
@@ -104,6 +105,11 @@ class Plan(FileRecord):
             if values is not None and len(values) != self.steps:
                 raise PlanError(
                     f"'{name}' has {len(values)} numbers, but times have {self.steps} steps"
+                )
+        for k, dt in zip(self.magnitude or (), step_lengths(self.times), strict=False):
+            if k * dt > LARGEST_GROWTH:
+                raise PlanError(
+                    f"'magnitude' has {k:g} for a step of {dt:g}: a velocity cannot grow so much"
                 )
         if self.direction is not None and min(self.direction) < 0:
             raise PlanError(f"'direction' has a negative number, {min(self.direction)}")

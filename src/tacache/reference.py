@@ -61,8 +61,11 @@ def _kept(path: Path | None, runs: Runs) -> tuple[list[Tensor], list[Tensor]]:
     start = runs.noise.cpu()
     if path is None or not path.exists():
         return [start], []
-    found = torch.load(path, weights_only=True)
-    same_job = found["times"] == list(runs.times) and found["job"] == runs.job
+    try:
+        found = torch.load(path, weights_only=True)
+        same_job = found["times"] == list(runs.times) and found["job"] == runs.job
+    except Exception as error:  # what unpickling raises on a foreign or damaged file is anything
+        raise PlanError(f"{path} holds no runs of a fit, or is damaged: delete it") from error
     if not same_job or not torch.equal(found["states"][0], start):
         raise PlanError(f"{path} holds the runs of another fit: delete it, or name another file")
     return list(found["states"]), list(found["velocities"])

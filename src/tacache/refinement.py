@@ -19,7 +19,7 @@ from tacache.lockstep import (
     walk_again,
 )
 from tacache.placement import Floats, as_columns
-from tacache.weighing import FLOOR, inverse_shares, mean
+from tacache.weighing import FLOOR, TINY, inverse_shares, mean
 
 CHANGE = 1e-2  # of a weight
 DAMPINGS = (1.0, 0.1, 0.01)  # of the normal equations' diagonal
@@ -115,7 +115,7 @@ def _stepped(weights: Weights, products: Floats, damping: float) -> Weights:
     share = inverse_shares(error + FLOOR * error.mean())
     matrix = np.einsum("s,sij->ij", share, products[:, :-1, :-1])
     vector = share @ products[:, :-1, -1]
-    floor = max(1e-12 * float(np.diag(matrix).max()), np.finfo(np.float64).tiny)
+    floor = max(1e-12 * float(np.diag(matrix).max()), TINY)
     change = np.linalg.solve(matrix + np.diag(damping * np.diag(matrix) + floor), vector)
     steps = iter(change.tolist())
     return tuple(tuple(w + next(steps) for w in row) for row in weights)

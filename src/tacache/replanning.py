@@ -35,11 +35,15 @@ def replan(plan: Plan, times: Iterable[float]) -> Plan:
     return make_plan(moved, evaluations=evaluations, **limits)  # type: ignore[arg-type]
 
 
+def can_move(plan: Plan) -> bool:
+    """Whether the plan kept the profile it was made from; a damped direction is its anchors'."""
+    kept = (plan.magnitude, plan.direction, plan.tau_k, plan.tau_d, plan.max_skip)
+    return plan.rule in PROFILE_RULES and None not in kept
+
+
 def _profile_of(plan: Plan) -> Profile:
     """The profile a plan was made from, as far as it kept it."""
-    limits = (plan.tau_k, plan.tau_d, plan.max_skip)
-    measured_for_rule = plan.rule in PROFILE_RULES  # a damped direction belongs to its anchors
-    if plan.magnitude is None or plan.direction is None or None in limits or not measured_for_rule:
+    if not can_move(plan) or plan.magnitude is None or plan.direction is None:
         raise PlanError(
             f"a {plan.rule} plan without rates and thresholds of its own cannot move to another "
             "grid: make one for this grid"

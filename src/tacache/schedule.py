@@ -15,6 +15,7 @@ from tacache.errors import PlanError
 # Candidate thresholds times steps: keeps the search below about a second for any grid. Up to a
 # hundred steps every window sum is a candidate and the search is exhaustive.
 SEARCH_SIZE = 120_000
+MARGIN = 1e-12  # of the largest sum
 # The longest interval, H_max in the paper's experiments.
 MAX_SKIP = 12
 
@@ -152,10 +153,11 @@ def _candidates(values: Floats, limit: int) -> Floats:
     """One threshold for every set of windows that a threshold can admit, tightest first.
 
     Between two neighbouring sums all thresholds act alike; the middle is the one that still acts so
-    when rates change a little. Beyond `limit` sums, evenly chosen ones.
+    when rates change a little, and the last lies a little above the largest sum, which is rounded
+    differently where it is added up, or the ratio divided by. Beyond `limit`, evenly chosen ones.
     """
     sums = np.unique(np.concatenate([[0.0], values[np.isfinite(values)].ravel()]))
-    thresholds = np.concatenate([(sums[:-1] + sums[1:]) / 2, sums[-1:]])
+    thresholds: Floats = np.concatenate([(sums[:-1] + sums[1:]) / 2, sums[-1:] * (1 + MARGIN)])
     if len(thresholds) <= limit:
         return thresholds
     chosen = np.linspace(0, len(thresholds) - 1, limit).round().astype(int)
@@ -178,7 +180,6 @@ def _best_pair(
         batches = list(_candidates(k_sums, limit)[:, None])
     else:
         d_taus = _candidates(np.concatenate([d_sums, ratio * k_sums]), limit)
-        d_taus[-1] *= 1 + 1e-12  # divided by the ratio it must still admit the largest sum
         batches = [d_taus / ratio]
     d_tables = _longest(d_sums, d_taus)
     best, best_rank = None, (0, 0.0)

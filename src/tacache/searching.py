@@ -62,8 +62,7 @@ class Tries:
         if self.path is None:
             return
         if not self.path.exists():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(json.dumps({"job": _job(self.problem)}) + "\n", encoding="utf-8")
+            write_atomically(self.path, json.dumps({"job": _job(self.problem)}) + "\n")
         found = {"anchors": fit.anchors, "weights": fit.weights, "drift": list(fit.drift.items())}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(found) + "\n")
@@ -141,7 +140,8 @@ def _job(problem: Problem) -> str:
 
 def _read(path: Path, job: str) -> dict[tuple[int, ...], Fit]:
     """The fits a file holds, without states; a last line that was torn by a kill is left out."""
-    if not path.exists():
+    if not path.exists() or not path.stat().st_size:
+        path.unlink(missing_ok=True)
         return {}
     *lines, torn = path.read_text(encoding="utf-8").split("\n")
     try:

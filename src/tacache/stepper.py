@@ -95,6 +95,12 @@ class Stepper:
             self._history = self._history[: self._longest - 1]
 
     def _anchor(self, v: Tensor) -> Tensor:
+        if self._history and self._history[0].shape != v.shape:
+            raise HostError(
+                f"the state has shape {tuple(v.shape)} at step {self.step}, and had "
+                f"{tuple(self._history[0].shape)} before: call reset() before a new run; a run "
+                "that changes its shape on the way cannot follow a plan"
+            )
         self._known, basis = self._known + 1, (v, *self._history)
         self._history = self._kept(v)
         if self.plan.weights is None:

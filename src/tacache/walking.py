@@ -7,6 +7,7 @@ contributes. That is all that least squares need.
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from tacache.velocity import euler
@@ -52,8 +53,9 @@ class EulerWalk:
     def columns(
         self, x: Tensor, basis: Sequence[Tensor], wanted: Tensor, n: int, m: int
     ) -> tuple[Sequence[Tensor], Tensor]:
-        """The velocities themselves, and the one that leads to `wanted`."""
-        return basis, (x - wanted) / (self.times[n] - self.times[m])
+        """The velocities themselves, and the one that leads to `wanted`; not less than float32."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        return basis, (x.to(dtype) - wanted.to(dtype)) / (self.times[n] - self.times[m])
 
 
 def walk_of(runs: object, times: Sequence[float], chosen: Sequence[int]) -> Walk:

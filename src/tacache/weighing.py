@@ -10,6 +10,7 @@ from tacache.placement import Floats
 RIDGES = (1e-6, 1e-3, 1e-2)  # of the normal equations' mean diagonal, towards plain reuse
 REWEIGHTED = 4  # rounds in which samples are weighted by their last error
 FLOOR = 0.02  # of the mean error, below which a sample gains no more weight
+TINY = float(np.finfo(np.float64).tiny)
 SIMPLER = 0.02  # of the log error: what a longer history must gain
 STEEPEST = 8.0  # a memory whose rate is larger hardly holds the newest velocity: it is not used
 
@@ -53,12 +54,11 @@ def solve_weights(products: Floats, ridge: float = RIDGES[0]) -> Floats:
     decibels, and plain squares would serve the few samples that are hardest to follow.
     """
     normal, right, size = products[:, :-1, :-1], products[:, :-1, -1], products[:, -1, -1]
-    tiny = np.finfo(np.float64).tiny
     share = inverse_shares(size)
-    weights = np.zeros(right.shape[1])
+    weights: Floats = np.zeros(right.shape[1])
     for _ in range(REWEIGHTED):
         matrix, vector = np.einsum("s,sij->ij", share, normal), share @ right
-        small = max(ridge * float(np.diag(matrix).mean()), tiny)
+        small = max(ridge * float(np.diag(matrix).mean()), TINY)
         weights = np.linalg.solve(
             matrix + small * np.eye(len(matrix)), vector + small * np.eye(len(matrix))[0]
         )
@@ -69,7 +69,7 @@ def solve_weights(products: Floats, ridge: float = RIDGES[0]) -> Floats:
 
 def inverse_shares(errors: Floats) -> Floats:
     """1 / errors but for a factor: at most 1, and all 1 where there is no error."""
-    bounded = np.maximum(errors, max(1e-14 * float(np.max(errors)), np.finfo(np.float64).tiny))
+    bounded = np.maximum(errors, max(1e-14 * float(np.max(errors)), TINY))
     shares: Floats = bounded.min() / bounded
     return shares
 

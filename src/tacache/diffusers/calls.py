@@ -11,6 +11,8 @@ import sys
 import types
 from typing import Any
 
+from diffusers import DiffusionPipeline
+
 from tacache.errors import HostError
 from tacache.plan import Plan
 
@@ -35,7 +37,8 @@ def _seen(frame: types.FrameType) -> tuple[Any, dict[str, Any]]:
     owner = values.get("self")
     arguments = {name: values.get(name) for name in names if name != "self"}
     # Before Python 3.13 these are a copy that lives as long as the frame, first latents included.
-    if type(values) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+    # It is the one that `locals()` gives: only where diffusers has no use for it is it cleared.
+    if isinstance(owner, DiffusionPipeline) and type(values) is dict:
         values.clear()
     return owner, arguments
 
@@ -49,6 +52,11 @@ def run_breaks(pipeline: Any, call: dict[str, Any]) -> tuple[float, ...]:
     truncation = call.get("cfg_truncation")
     if truncation is not None and 0 < truncation < 1:  # ZImage: guidance ends at 1 - t > truncation
         breaks.append(1 - float(truncation))
+    first, last = call.get("cfg_interval_start"), call.get("cfg_interval_end")
+    if first:  # ACE-Step: guidance from t <= 1 - start on ...
+        breaks.append(math.nextafter(1 - float(first), 2.0))
+    if last is not None and last < 1:  # ... until t < 1 - end
+        breaks.append(1 - float(last))
     return tuple(sorted(breaks, reverse=True))
 
 
@@ -117,6 +125,14 @@ def check_call(
         raise HostError(
             f"{name} was called with {argument}={asked:g}, counted in its own steps: {remedy}"
         )
+    for guider in enabled_guiders(pipeline):
+        _check_guider(name, guider)
+    schedule = call.get("guidance_schedule")
+    if schedule is not None and len({float(scale) for scale in schedule}) > 1:
+        raise HostError(
+            f"{name} counts its guidance_schedule in loop iterations, which are fewer under a "
+            "plan: call it with guidance_schedule=None and one guidance_scale"
+        )
     for argument, neutral in _COUNTED.items():
         value = call.get(argument, neutral)
         values = value if isinstance(value, list | tuple) else [value]
@@ -132,10 +148,32 @@ def check_call(
         )  # fmt: skip
 
 
+def enabled_guiders(pipeline: Any) -> list[Any]:
+    """The guiders of diffusers that a pipeline's loop may consult."""
+    found = (getattr(pipeline, name, None) for name in ("guider", "ocr_guider"))
+    return [guider for guider in found if getattr(guider, "_enabled", False)]
+
+
+def _check_guider(name: str, guider: Any) -> None:
+    """Stop where a guider would change its ways at some iteration of the loop."""
+    start, stop = getattr(guider, "_start", 0.0), getattr(guider, "_stop", 1.0)
+    later = getattr(guider, "adaptive_projected_guidance_start_step", -1)
+    if (start, stop) != (0.0, 1.0) or later >= 0:
+        changed = f"start={start:g}, stop={stop:g}" + (
+            f", adaptive_projected_guidance_start_step={later}" if later >= 0 else ""
+        )
+        raise HostError(
+            f"the {type(guider).__name__} of {name} changes its guidance by a count of loop "
+            f"iterations ({changed}), which are fewer under a plan: give it start=0, stop=1 and no "
+            "later start (adaptive_projected_guidance_start_step=-1), or run without a plan"
+        )
+
+
 # argument -> the value that makes no difference between iterations
 _COUNTED: dict[str, Any] = {
     "control_guidance_start": 0.0,
     "control_guidance_end": 1.0,
     "cfg_trunc_ratio": 1.0,
     "skip_guidance_layers": None,
+    "enable_temporal_reasoning": False,
 }

@@ -13,11 +13,11 @@ from torch import Tensor
 from tacache.diffusers.driving import DrivenRun, drive
 from tacache.diffusers.host import plain_scheduler
 from tacache.diffusers.runs import Run, run_arguments
-from tacache.diffusers.solving import SolverWalk
+from tacache.diffusers.solving import EulerSteps, SolverWalk
 from tacache.errors import HostError, named
 from tacache.lockstep import check_finite
 from tacache.processes import Processes, Together
-from tacache.walking import EulerWalk, Walk
+from tacache.walking import Walk
 
 Value = TypeVar("Value")
 
@@ -78,7 +78,7 @@ class PipelineRuns:
     def walk(self, chosen: Sequence[int]) -> Walk:
         """By the pipeline's own solver; Euler's takes an interval in one step."""
         if self._is_euler:
-            return EulerWalk(self.times)
+            return EulerSteps(self.times)
         return SolverWalk([self.held[k].solver() for k in chosen], self.times)
 
     def evaluate(self, x: Tensor, step: int, chosen: Sequence[int]) -> Tensor:

@@ -37,8 +37,7 @@ def apply(pipe: Any, plan: Plan, *, strength: float | None = None) -> None:
     scheduler = carrier.from_config(
         plain.config, plan=json.loads(plan.to_json()), strength=strength
     )
-    if hasattr(plain, "_shift"):  # set_shift changes it without the configuration
-        scheduler._shift = plain._shift
+    _set_shift(scheduler, plain)
     scheduler._plain = plain
     pipe.scheduler = scheduler
 
@@ -71,6 +70,12 @@ def without_plan(pipe: Any) -> Iterator[Any]:
         pipe.scheduler = before
 
 
+def _set_shift(scheduler: Any, other: Any) -> None:
+    """The other's shift, which `set_shift` changes without the configuration."""
+    if hasattr(other, "_shift"):
+        scheduler._shift = other._shift
+
+
 def plain_scheduler(pipe: Any) -> Any:
     """The pipeline's own scheduler, without a plan; an error where it cannot carry one."""
     name = type(pipe).__name__
@@ -83,10 +88,11 @@ def plain_scheduler(pipe: Any) -> Any:
         raise HostError(f"{name} has no scheduler, so a plan has nowhere to go")
     if isinstance(scheduler, FollowsPlan):
         original = getattr(scheduler, "_plain", None)
-        if original is not None:
-            return original
-        config = {k: v for k, v in scheduler.config.items() if k not in ("plan", "strength")}
-        plain: Any = parent_class(type(scheduler))
-        return plain.from_config(config)
+        if original is None:
+            config = {k: v for k, v in scheduler.config.items() if k not in ("plan", "strength")}
+            plain: Any = parent_class(type(scheduler))
+            original = plain.from_config(config)
+        _set_shift(original, scheduler)
+        return original
     check_flow_scheduler(scheduler)
     return scheduler

@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 from tacache.errors import HostError
 from tacache.grid import same_grid
 from tacache.plan import Plan
-from tacache.replanning import at_levels, from_step, replan, with_breaks
+from tacache.replanning import at_levels, can_move, from_step, replan, with_breaks
 
 logger = logging.getLogger("tacache.diffusers")
 
@@ -32,6 +32,8 @@ def fit_to_run(plan: Plan, times: tuple[float, ...], start: int = 0) -> Plan:
     if same_grid(plan.times, grid):
         return plan
     if plan.rule != "fitted":
+        if not can_move(plan) and same_grid(plan.times, times):
+            return from_step(plan, start)
         moved = replan(plan, grid)
         logger.warning(
             "the plan is for %d steps from %.4g, this run has %d from %.4g: planned again from its "

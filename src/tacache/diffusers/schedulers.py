@@ -78,10 +78,11 @@ class FollowsPlan:
         self._stepper, self._start = Stepper(plan), start
         # A copy of a pipeline's scheduler may step something beside the latents (LTX2's audio).
         self._steps_latents = pipeline is not None or not self._is_copy
-        self._full = FullGrid(self.timesteps, self.sigmas)
         anchors = [start + n for n in plan.anchors]
+        with torch.inference_mode(False):  # a tensor made in that mode does not count its edits
+            self._full = FullGrid(self.timesteps, self.sigmas.clone())
+            self.sigmas = self._full.sigmas[[*anchors, len(times) - 1]]
         self.timesteps = self._full.timesteps[anchors]
-        self.sigmas = self._full.sigmas[[*anchors, len(times) - 1]]
         self.num_inference_steps = len(anchors)
         self._sigmas_version = self.sigmas._version
 
@@ -92,6 +93,10 @@ class FollowsPlan:
         copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         copied._is_copy = True
         return copied
+
+    def __reduce__(self) -> Any:
+        """By the parent, which may be a class of the user's own."""
+        return _made_for, (parent_class(type(self)),), self.__dict__
 
     @property
     def run_plan(self) -> Plan | None:
@@ -242,6 +247,12 @@ def parent_class(scheduler_class: type) -> type:
     return next(base for base in bases if not issubclass(base, FollowsPlan))
 
 
+def _made_for(parent: type) -> Any:
+    """An object that follows a plan, before it has any attributes."""
+    made: Any = plan_scheduler(parent)
+    return made.__new__(made)
+
+
 def _add_parameters(function: Any, *names: str) -> None:
     """Keyword parameters at the end of a wrapped signature, where `from_config` looks for them."""
     signature = inspect.signature(function)
@@ -262,5 +273,8 @@ def __getattr__(name: str) -> Any:
         getattr(diffusers, name.removeprefix(PREFIX), None) if name.startswith(PREFIX) else None
     )
     if not (isinstance(parent, type) and issubclass(parent, SchedulerMixin)):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        reason = f"module {__name__!r} has no attribute {name!r}"
+        if name.startswith(PREFIX):
+            reason += ": its parent is not of diffusers; save it plain, and apply the plan again"
+        raise AttributeError(reason)
     return plan_scheduler(parent)

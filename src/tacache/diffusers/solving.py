@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tacache.diffusers.looping import Held, Loop
 from tacache.errors import HostError
+from tacache.walking import EulerWalk
 
 
 class Solver:
@@ -46,6 +47,15 @@ class Solver:
         while other.n < m:
             states = other.step(v, states)
         return states
+
+
+class EulerSteps(EulerWalk):
+    """As diffusers' Euler scheduler steps: in float32, and then in the velocity's dtype."""
+
+    def move(self, x: Tensor, v: Tensor, n: int, m: int) -> Tensor:
+        """One step across the interval, bit for bit: its length is a tensor there too."""
+        start, end = torch.tensor([self.times[n], self.times[m]], dtype=torch.float32, device="cpu")
+        return (x.float() + (end - start) * v).to(v.dtype)
 
 
 class SolverWalk:
