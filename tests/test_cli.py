@@ -114,7 +114,7 @@ def test_a_file_that_is_no_profile_is_one_line(tmp_path):
 
 
 def test_a_place_that_cannot_be_written_is_one_line(file, tmp_path):
-    assert_one_line(run("plan", file, "--evaluations", 5, "-o", tmp_path), "irectory")
+    assert_one_line(run("plan", file, "--evaluations", 5, "-o", tmp_path), "is a folder")
     assert_one_line(run("plan", file, "--evaluations", 5, "-o", file / "x.json"), file)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["some.profile.json"]
 

@@ -228,3 +228,25 @@ def test_bagel_is_fitted_at_one_setting(tmp_path):
     made = run("fit", "bagel", *places, "--vary", "cfg_text_scale=3,4", "--evaluations", 3)
     assert made.exit_code == 2
     assert "BAGEL is fitted at one setting: leave --vary out" in made.stderr
+
+
+def test_where_plans_cannot_go_is_said_before_any_work(command, tmp_path):
+    file = tmp_path / "f.plan.json"
+    file.write_text("{}")
+    several = run(*command, "--evaluations", "3,4", "-o", file)
+    assert several.exit_code == 2
+    assert "is a file, and a folder is needed" in several.stderr
+    one = run(*command, "--evaluations", "3", "-o", tmp_path)
+    assert one.exit_code == 2
+    assert "is a folder: name a file" in one.stderr
+    assert not list(tmp_path.parent.glob("*.runs*"))
+
+
+def test_plans_that_miss_a_fidelity_are_told_all_the_same(command, tmp_path):
+    out = tmp_path / "plans"
+    missed = run(*command, "--evaluations", 3, "--fast", "--psnr", 500, "-o", out)
+    assert missed.exit_code == 2
+    assert "no plan of the frontier reaches 500 dB (the best is" in missed.stderr
+    assert f"Written to {out}/" in missed.stdout
+    assert Frontier.load(out / "frontier.json").points[0].plan == "3.plan.json"
+    assert not list(tmp_path.glob("*.runs*"))

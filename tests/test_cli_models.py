@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tacache.cli import app
 from tacache.diffusers import apply, generation, loading
 from tacache.plan import Plan
-from tacache.profile import Profile
+from tacache.profile import Host, Profile
 from tests.tiny import PIPELINES
 
 SIZE = ["--height", "32", "--width", "32", "--call", "max_sequence_length=32"]
@@ -279,3 +279,71 @@ def one_line(result) -> str:
     """Our one line among what the libraries log."""
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("tacache: ")]
     return line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--device", "tpu9"], "there is no device 'tpu9' here: "),
+        (["--device", "cuda:99"], "there is no device 'cuda:99' here: "),
+        (["--height", "0"], "Invalid value for '--height'"),
+        (["--guidance", "nan"], "--guidance is a finite number, not nan"),
+        (["--call", "guidance_scale=abc"], "FluxPipeline failed: "),
+        (["--seeds", "0,1,0"], "seed 0 is given twice: the same sample would count as two"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(folders, tmp_path, options, message):
+    out = tmp_path / "p.json"
+    command = ["calibrate", folders / "flux", "--count", 1, "--steps", 4, *SIZE, "-o", out]
+    result = run(*command, *options)
+    assert result.exit_code == 2
+    *_, last = result.stderr.splitlines()
+    assert last.startswith("tacache: ")
+    assert message in last
+    assert "Traceback" not in result.stderr
+    assert not out.exists()
+
+
+def test_a_file_of_another_kind_is_not_overwritten(folders, flux_plan, tmp_path):
+    profile = flux_plan.with_name("flux.profile.json")
+    before = profile.read_bytes()
+    refused = run("plan", profile, "--evaluations", 5, "-o", profile)
+    assert refused.exit_code == 2
+    assert "is a tacache-profile file, and would be lost: name another file" in refused.stderr
+    assert profile.read_bytes() == before
+    again = run("calibrate", folders / "flux", "--count", 1, "--steps", 4, "-o", flux_plan)
+    assert again.exit_code == 2
+    assert "is a tacache-plan file, and would be lost" in again.stderr
+
+
+def test_a_saved_plan_is_compared_and_a_file_is_no_folder(folders, flux_plan, tmp_path):
+    pipe = PIPELINES["flux"].build()
+    apply(pipe, Plan.load(flux_plan).model_copy(update={"host": Host()}))
+    pipe.save_pretrained(tmp_path / "saved")
+    command = ["generate", tmp_path / "saved", "--prompt", "a fox", *SIZE, "--steps", 10]
+    made = run(*command, "--compare", "-o", tmp_path / "out")
+    assert made.exit_code == 0, made.output
+    assert "5 evaluations" in made.output
+    assert "PSNR" in made.output
+    full = run("generate", folders / "flux", "--prompt", "a fox", *SIZE, "--compare")
+    assert full.exit_code == 2
+    assert "--compare sets a plan against full steps: give --plan" in full.stderr
+    refused = run(*command, "-o", flux_plan)
+    assert refused.exit_code == 2
+    assert "is a file, and a folder is needed" in refused.stderr
+
+
+def test_a_misspelt_model_that_ships_is_named():
+    refused = run("generate", "tinyflux", "--prompt", "a fox")
+    assert refused.exit_code == 2
+    assert refused.stderr == "tacache: there is no model tinyflux (meant tiny-flux?)\n"
+
+
+def test_an_interrupt_is_said(folders, tmp_path, monkeypatch):
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loading, "load_pipeline", stopped)
+    result = run("calibrate", folders / "flux", "--count", 1, "-o", tmp_path / "p.json")
+    assert result.exit_code == 130
+    assert result.stderr == "tacache: stopped\n"

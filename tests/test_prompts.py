@@ -148,3 +148,13 @@ def test_a_model_that_cannot_be_told_has_the_set_for_pictures(tmp_path, content)
 def test_a_file_is_taken_for_any_model(tmp_path):
     (tmp_path / "calibration").write_text("only this\n")
     assert own_prompts("tiny-flux", str(tmp_path / "calibration")) == str(tmp_path / "calibration")
+
+
+@pytest.mark.parametrize("name", ["p.json", "p.txt"])
+def test_lines_of_json_are_read_as_such_whatever_the_file_is_called(tmp_path, name):
+    path = tmp_path / name
+    path.write_text('{"prompt": "a red apple"}\n')
+    assert read_prompts(path) == ["a red apple"]
+    path.write_text("{}\n")
+    with pytest.raises(HostError, match="line 1: expected"):
+        read_prompts(path)

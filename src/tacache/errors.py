@@ -20,6 +20,11 @@ class HostError(TACacheError):
     """What runs the model does not fit the plan, or misbehaves."""
 
 
+def first_line(error: BaseException) -> str:
+    """What a library's error says, without the paragraphs after it."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 @contextmanager
 def named(job: object) -> Iterator[None]:
     """What fails in the block says which sample it was."""

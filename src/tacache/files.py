@@ -11,6 +11,8 @@ from typing_extensions import Self
 
 from tacache.errors import TACacheError
 
+OURS = "tacache-"  # how the names of our formats begin
+
 
 class Frozen(BaseModel):
     """An immutable value; unknown fields, NaN and infinity are errors."""
@@ -38,8 +40,19 @@ class FileRecord(Frozen):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the file in one move: a reader sees the old file or the new one, never half."""
-        target = Path(path)
+        target = self.check_target(path)
         write_atomically(target, self.to_json())
+        return target
+
+    @classmethod
+    def check_target(cls, path: str | os.PathLike[str]) -> Path:
+        """The path, if such a file may be written there: over none of another kind, or a folder."""
+        target = Path(path)
+        if target.is_dir():
+            raise cls.ERROR(f"{target} is a folder: name a file")
+        found = _format_of(target)
+        if found.startswith(OURS) and found != cls.FORMAT:
+            raise cls.ERROR(f"{target} is a {found} file, and would be lost: name another file")
         return target
 
     @classmethod
@@ -100,6 +113,15 @@ class FileRecord(Frozen):
         message = problem["msg"][0].lower() + problem["msg"][1:]
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
         return f"field '{where}': {message}{more}"
+
+
+def _format_of(path: Path) -> str:
+    """The format that a JSON file names; nothing for all other files."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return ""
+    return str(content.get("format", "")) if isinstance(content, dict) else ""
 
 
 def write_atomically(target: Path, text: str) -> None:

@@ -183,6 +183,15 @@ class Plan(FileRecord):
         return growth, turn
 
 
+def check_plan(plan: object) -> None:
+    """Whatever else is given in its place is named, with the way to a plan."""
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"a plan is needed, not a {type(plan).__name__}: Plan.load reads one from a file, "
+            "make_plan makes one of a profile"
+        )
+
+
 def make_plan(
     profile: Profile,
     *,
@@ -200,6 +209,11 @@ def make_plan(
     evaluations). For a budget the thresholds are found; `ratio` keeps tau_d = ratio * tau_k. The
     rules "magnitude", "direction" and "reuse" switch off one or both updates of "tasu".
     """
+    if not isinstance(profile, Profile):
+        raise PlanError(
+            f"a profile is needed, not a {type(profile).__name__}: Profile.load reads one from a "
+            "file, calibrate measures one"
+        )
     if rule not in PROFILE_RULES:
         raise PlanError(
             f"unknown rule {rule!r} for a profile: choose from {', '.join(PROFILE_RULES)}"

@@ -1,16 +1,34 @@
 """Progress bars for long work; rich is imported only when one is shown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")
 
 
-def track(items: Sequence[Item], description: str, show: bool) -> Iterable[Item]:
-    """`items`, with a progress bar on standard error while they are worked through."""
+def track(
+    items: Sequence[Item], description: str, show: bool, *, at_most: bool = False
+) -> Iterable[Item]:
+    """`items`, with a progress bar on standard error while they are worked through.
+
+    `at_most` says that the work may end before the last of them.
+    """
     if not show:
         return items
-    from rich.console import Console
-    from rich.progress import track as rich_track
+    return _shown(items, description, at_most)
 
-    return rich_track(items, description=description, console=Console(stderr=True))
+
+def _shown(items: Sequence[Item], description: str, at_most: bool) -> Iterator[Item]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(description, total=len(items))
+        try:
+            for done, item in enumerate(items, 1):
+                yield item
+                bar.update(task, completed=done)
+        except GeneratorExit:
+            if at_most:  # no more are needed: what there was is done
+                bar.update(task, total=1, completed=1)
+            raise

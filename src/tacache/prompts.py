@@ -22,7 +22,8 @@ def read_prompts(source: str | Path) -> list[str]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise HostError(f"cannot read prompts from {path}: {error}") from error
-    return _parsed(text, jsonl=path.suffix.lower() == ".jsonl", name=str(path))
+    jsonl = path.suffix.lower() in (".json", ".jsonl") or text.lstrip().startswith("{")
+    return _parsed(text, jsonl=jsonl, name=str(path))
 
 
 def as_prompts(prompts: str | Path | Iterable[str]) -> list[str]:
@@ -31,6 +32,13 @@ def as_prompts(prompts: str | Path | Iterable[str]) -> list[str]:
     if not found:
         raise HostError("there is no prompt: give at least one")
     return found
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """A seed given twice would make two samples of one."""
+    twice = sorted({seed for seed in seeds if list(seeds).count(seed) > 1})
+    if twice:
+        raise HostError(f"seed {twice[0]} is given twice: the same sample would count as two")
 
 
 def fingerprint(prompts: Sequence[str]) -> str:

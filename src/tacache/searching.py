@@ -101,7 +101,7 @@ def _moved_on(tries: Tries, best: Fit, progress: bool) -> Fit:
     """
     problem = tries.problem
     order, settled = list(range(len(best.anchors) - 1, 0, -1)), 0
-    for number in track(range(ROUNDS * len(order)), "searching", progress):
+    for number in track(range(ROUNDS * len(order)), "searching", progress, at_most=True):
         j = order[number % len(order)]
         before = best
         for anchors in (_moved(best.anchors, j, by, problem) for by in MOVES):

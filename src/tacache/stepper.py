@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tacache.carrying import carry, memory_rate, memory_sums
 from tacache.errors import HostError
-from tacache.plan import Plan
+from tacache.plan import Plan, check_plan
 from tacache.rules import Arc, start_arc, weighted_sum
 from tacache.velocity import Condition, Velocity, batches, check_velocity, euler
 
@@ -22,6 +22,7 @@ class Stepper:
     """
 
     def __init__(self, plan: Plan) -> None:
+        check_plan(plan)
         self.plan = plan
         self._anchors = frozenset(plan.anchors)
         self._breaks = frozenset(plan.break_steps)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tacache.bagel.host import replaced
 from tacache.errors import HostError
+from tacache.prompts import check_seeds
 
 # generate(prompt, **call): a picture by the model, from torch's global generator
 Generate = Callable[..., Any]
@@ -44,6 +45,7 @@ class Maker(NamedTuple):
 
 def jobs_of(prompts: Sequence[str], seeds: Sequence[int] | None) -> list[Job]:
     """Every prompt with every seed, [0] without any."""
+    check_seeds(seeds or [])
     return [Job(prompt, seed) for prompt in prompts for seed in (seeds or [0])]
 
 

@@ -280,7 +280,10 @@ def _method(base: str) -> Method:
         there = ", ".join(rival.published) or "none"
         raise TACacheError(f"{name} has no published setting {variant!r}: there are {there}")
     without = "" if peers() else " (those inside the model need tacache[diffusers])"
-    raise TACacheError(f"unknown method {base!r}: choose from {', '.join(METHODS)}{without}")
+    words = "full, inside and published, and settings such as tasu:flux (docs/bench.md)"
+    raise TACacheError(
+        f"unknown method {base!r}: choose from {', '.join(METHODS)}{without}, {words}"
+    )
 
 
 def _descendants(kind: type[Frozen]) -> Iterator[type[Frozen]]:

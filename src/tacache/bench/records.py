@@ -158,6 +158,7 @@ def read_records(path: str | os.PathLike[str]) -> list[Record]:
     if not source.exists():
         return []
     content = _unpacked(source)
+    _check_start(content, source)
     _check_start(content[_whole(content) :], source)
     lines = content[: _whole(content)].decode(errors="replace").splitlines()
     return [Record.from_json(line, f"{source}, line {i}") for i, line in enumerate(lines, 1)]

@@ -53,6 +53,9 @@ def one_line_errors() -> Iterator[None]:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        print("tacache: stopped", file=sys.stderr)
+        raise typer.Exit(130) from None
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise

@@ -27,7 +27,9 @@ from tacache.cli.options import (
     More,
     Offload,
     Width,
+    check_folder,
     print_json,
+    words,
 )
 from tacache.models import own_prompts
 from tacache.prompts import read_prompts
@@ -141,7 +143,7 @@ def bench(
     is_bagel = bagel.is_asked(model, bagel_path, weights)
     chosen = choose(
         suite,
-        methods=methods and tuple(methods.split(",")),
+        methods=methods and tuple(words(methods)),
         evaluations=evaluations and tuple(numbers(evaluations)),
         calibration_count=calibration_count,
         fine=fine,
@@ -165,14 +167,16 @@ def bench(
         call=call,
         seeds=range(seed, seed + seeds),
         calibration_source=calibration,
-        metrics=metrics.split(","),
-        answers=read_answers(source) if "following" in metrics.split(",") else {},
+        metrics=words(metrics),
+        answers=read_answers(source) if "following" in words(metrics) else {},
         fine=chosen.fine,
         keep=keep,
         repeats=repeats,
         trace=chosen.trace,
     )
     job.check()
+    if keep is not None:
+        check_folder(keep)
     target = out or Path(f"{Path(model).name}.bench.jsonl")
     if is_bagel:
         asked = bagel.Asked(bagel_path, weights, dtype, device, offload, compiled)
@@ -188,7 +192,7 @@ def bench(
     with threads(model, pipe):
         records = run_bench(pipe, job, target, progress=not as_json)
     if first:
-        _report(records, target, as_json)
+        _report(records, target, job.metrics, as_json)
 
 
 def _pipeline(model: str, *options: Any) -> tuple[Any, str]:
@@ -210,13 +214,15 @@ def _without_doubles(job: "Job", *, tell: bool) -> "Job":
     return replace(job, methods=kept)
 
 
-def _report(records: Sequence["Record"], target: Path, as_json: bool) -> None:
+def _report(
+    records: Sequence["Record"], target: Path, metrics: Sequence[str], as_json: bool
+) -> None:
     """Where the records are, and their means in short."""
     counts = Counter(record.status for record in records)
     if as_json:
         return print_json({"file": str(target), "records": len(records), **counts})
-    Console().print(_table(records))
-    for note in _notes(records):
+    Console().print(_table(records, metrics))
+    for note in (*_notes(records), *_not_measured(records, metrics)):
         print(note)
     troubles = {
         (record.method, record.evaluations): record.reason
@@ -240,11 +246,23 @@ def _notes(records: Sequence["Record"]) -> Iterator[str]:
         yield f"seconds: {crowd} processes shared a device, so that times are not comparable"
 
 
-def _table(records: Sequence["Record"]) -> Table:
+def _not_measured(records: Sequence["Record"], metrics: Sequence[str]) -> list[str]:
+    """Why a metric has no number, each reason once."""
+    found = {(name, _value(record, name)) for record in records for name in metrics}
+    return sorted(f"{name}: {reason}" for name, reason in found if isinstance(reason, str))
+
+
+def _value(record: "Record", metric: str) -> float | str | None:
+    """A metric's value, or why it has none; nothing where it was not asked for."""
+    compared = {} if record.to_full is None else record.to_full.metrics
+    return compared.get(metric, record.scores.get(metric))
+
+
+def _table(records: Sequence["Record"], metrics: Sequence[str]) -> Table:
     inside = any(record.worth is not None for record in records)
     worth = ("worth",) if inside else ()
     table = Table(title="Means over samples, to full steps")
-    for heading in ("method", "asked", "evaluations", *worth, "seconds", "drift", "PSNR"):
+    for heading in ("method", "asked", "evaluations", *worth, "seconds", "drift", *metrics):
         justify: Literal["left", "right"] = "left" if heading == "method" else "right"
         table.add_column(heading, justify=justify, overflow="fold")
     groups: dict[tuple[str, int | None], list[Record]] = {}
@@ -253,7 +271,6 @@ def _table(records: Sequence["Record"]) -> Table:
             groups.setdefault((record.method, record.evaluations), []).append(record)
     for (method, evaluations), group in groups.items():
         compared = [record.to_full for record in group if record.to_full is not None]
-        psnr = [x for x in (one.metrics.get("psnr") for one in compared) if isinstance(x, float)]
         table.add_row(
             method,
             str(evaluations or ""),
@@ -261,9 +278,14 @@ def _table(records: Sequence["Record"]) -> Table:
             *([_worth(group)] if inside else []),
             f"{fmean(record.seconds or 0.0 for record in group):.2f}",
             f"{fmean(one.drift for one in compared):.4f}" if compared else "",
-            f"{fmean(psnr):.2f} dB" if psnr else "",
+            *(_mean(group, metric) for metric in metrics),
         )
     return table
+
+
+def _mean(group: Sequence["Record"], metric: str) -> str:
+    values = [x for x in (_value(record, metric) for record in group) if isinstance(x, float)]
+    return f"{fmean(values):.{2 if 'psnr' in metric else 4}f}" if values else ""
 
 
 def _worth(group: Sequence["Record"]) -> str:

@@ -13,7 +13,7 @@ from rich.table import Table
 from tacache import models
 from tacache.analytic import Demo, run_demo
 from tacache.cli.models import numbers
-from tacache.cli.options import Json, print_json
+from tacache.cli.options import Json, check_folder, print_json
 from tacache.demo import (
     CALIBRATION,
     PROMPTS,
@@ -38,7 +38,10 @@ def demo(
         list[str] | None, typer.Argument(help="What to draw (default: six prompts).")
     ] = None,
     evaluations: Annotated[
-        str | None, typer.Option(help="Budgets, with commas between (default: 25,13,10,7).")
+        str | None,
+        typer.Option(
+            help="Budgets, with commas between (default: 25,13,10,7; --analytic also 17)."
+        ),
     ] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Measure a profile anew; one ships.")
@@ -56,7 +59,8 @@ def demo(
 ) -> None:
     """Draw pictures with the embedded model: full steps beside TACache, with times and fidelity.
 
-    Writes the pictures or clips, their numbers (demo.json) and a page to look at (index.html).
+    Writes the pictures or clips, their numbers (demo.json) and a page to look at (index.html);
+    with --analytic a profile and plans alone.
 
     [bold]Examples[/bold]
 
@@ -68,6 +72,7 @@ def demo(
 
     tacache demo --analytic --out demo
     """
+    check_folder(out)
     if video and analytic:
         raise TACacheError("the analytic flow makes no clips: leave out --video or --analytic")
     model = VIDEO_MODEL if video else MODEL

@@ -125,6 +125,8 @@ def export(
     arguments = _bagel_call if is_bagel else _pipeline_call
     call, full = arguments(model, more, followed, {**given, "guidance": guidance})
     order = _order(benchmark, call, full, method, evaluations, followed, fps)
+    if not is_bagel and followed is None and (order.evaluations_each or 1) > full:
+        raise TACacheError(f"a run of {full} steps has no {order.evaluations_each} evaluations")
     if dry_run:
         return _say_what_would_be(order, len(entries), wanted, folder, as_json)
     from tacache.export.runner import run_export

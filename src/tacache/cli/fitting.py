@@ -9,7 +9,14 @@ import typer
 from rich.console import Console
 
 from tacache.cli import bagel
-from tacache.cli.models import argument_names, call_arguments, numbers, parsed, threads
+from tacache.cli.models import (
+    argument_names,
+    call_arguments,
+    numbers,
+    parsed,
+    seeds_of,
+    threads,
+)
 from tacache.cli.options import (
     PROMPTS_HELP,
     Compiled,
@@ -23,9 +30,10 @@ from tacache.cli.options import (
     More,
     Offload,
     Width,
+    check_folder,
     print_json,
 )
-from tacache.errors import TACacheError
+from tacache.errors import PlanError, TACacheError
 from tacache.fitting import forget
 from tacache.frontier import Frontier, point_of
 from tacache.models import own_prompts
@@ -116,11 +124,13 @@ def fit(
     source = prompts if is_bagel else own_prompts(model, prompts)
     texts = read_prompts(source)[: count or (FAST if fast else COUNT)]
     target = out or Path(Path(model).name + (".plan.json" if len(budgets) == 1 else "-plans"))
+    alone = len(budgets) == 1 and psnr is None
+    Plan.check_target(target) if alone else check_folder(target)
     kept = target.with_name(f"{target.name}.runs")
     given: dict[str, Any] = {"steps": steps, "height": height, "width": width, "frames": frames}
     work: dict[str, Any] = {
         "evaluations": budgets,
-        "seeds": numbers(seeds),
+        "seeds": seeds_of(seeds),
         "history": history,
         "max_evaluations": most,
         "search": not fast,
@@ -135,9 +145,10 @@ def fit(
             raise TACacheError("BAGEL is fitted at one setting: leave --vary out")
         call = bagel.call_arguments(parsed(more), guidance=guidance, **given)
         asked = bagel.Asked(bagel_path, weights, dtype, device, offload, compiled)
-        _write(host.fit_plans(bagel.load(asked), texts, **work, **call), target, psnr, as_json)
+        plans = host.fit_plans(bagel.load(asked), texts, **work, **call)
+        _save(plans, target, alone)
         forget(kept, budgets)
-        return
+        return _tell(plans, target, psnr, as_json)
     from tacache.diffusers.fitting import fit_plans, share_of
     from tacache.diffusers.loading import Loading, load_pipeline
     from tacache.processes import Processes
@@ -148,9 +159,12 @@ def fit(
     pipe.set_progress_bar_config(disable=True)
     with threads(model, pipe):
         plans = fit_plans(pipe, texts, vary=mix, **work, **call)
-    if Processes.current().rank == 0:
-        _write(plans, target, psnr, as_json)
+    first = Processes.current().rank == 0
+    if first:
+        _save(plans, target, alone)
     forget(share_of(kept, Processes.current()), budgets)
+    if first:
+        _tell(plans, target, psnr, as_json)
 
 
 def _budgets(
@@ -159,7 +173,7 @@ def _budgets(
     if sum(value is not None for value in (evaluations, speedup, psnr)) > 1 and not (
         evaluations and psnr is not None
     ):
-        raise TACacheError("give one of --evaluations, --speedup and --psnr")
+        raise TACacheError("give one of --evaluations, --speedup and --psnr, or the first and last")
     if speedup is not None:
         if not 1 <= speedup <= steps:
             raise TACacheError(f"--speedup is a number from 1 to {steps}, not {speedup:g}")
@@ -191,26 +205,43 @@ def _mix(
     return mix
 
 
-def _write(plans: Sequence[Plan], target: Path, psnr: float | None, as_json: bool) -> None:
+def _save(plans: Sequence[Plan], target: Path, alone: bool) -> None:
     """One plan is a file; several are a folder with their frontier."""
-    if len(plans) == 1 and psnr is None:
+    if alone:
         plans[0].save(target)
-        _say(plans[0], target, as_json)
         return
-    names = [f"{plan.evaluations}.plan.json" for plan in plans]
-    for plan, name in zip(plans, names, strict=True):
-        plan.save(target / name)
-    frontier = Frontier(points=tuple(map(point_of, plans, names)))
-    frontier.save(target / "frontier.json")
-    chosen = None if psnr is None else frontier.for_psnr(psnr)
+    for plan in plans:
+        plan.save(target / _name_of(plan))
+    _frontier(plans).save(target / "frontier.json")
+
+
+def _tell(plans: Sequence[Plan], target: Path, psnr: float | None, as_json: bool) -> None:
+    """What was written, and which of it reaches a wanted fidelity; none is an error after that."""
+    if target.is_file():
+        return _say(plans[0], target, as_json)
+    frontier, missed = _frontier(plans), None
+    try:
+        chosen = None if psnr is None else frontier.for_psnr(psnr)
+    except PlanError as error:
+        chosen, missed = None, error
     if as_json:
         facts: dict[str, Any] = {"folder": str(target), **frontier.model_dump()}
         print_json(facts if chosen is None else {**facts, "chosen": chosen.plan})
-        return
-    Console().print(frontier_view(frontier))
-    print(f"Written to {target}/")
-    if chosen is not None:
+    else:
+        Console().print(frontier_view(frontier))
+        print(f"Written to {target}/")
+    if missed is not None:
+        raise missed
+    if chosen is not None and not as_json:
         print(f"{psnr:g} dB: {target / chosen.plan}, {chosen.evaluations} evaluations")
+
+
+def _frontier(plans: Sequence[Plan]) -> Frontier:
+    return Frontier(points=tuple(point_of(plan, _name_of(plan)) for plan in plans))
+
+
+def _name_of(plan: Plan) -> str:
+    return f"{plan.evaluations}.plan.json"
 
 
 def _say(plan: Plan, target: Path, as_json: bool) -> None:

@@ -2,8 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,14 +24,17 @@ from tacache.cli.options import (
     More,
     Offload,
     Width,
+    check_folder,
     print_json,
 )
-from tacache.errors import TACacheError
+from tacache.errors import TACacheError, first_line
 from tacache.models import EMBEDDED, default_call, frame_rate, own_prompts, steady_threads
 from tacache.plan import Plan
 from tacache.profile import Profile
-from tacache.prompts import read_prompts
+from tacache.prompts import check_seeds, read_prompts
 from tacache.render import profile_view
+
+NOTHING_TO_COMPARE = "--compare sets a plan against full steps: give --plan"
 
 
 def calibrate(
@@ -73,10 +76,10 @@ def calibrate(
     """
     is_bagel = bagel.is_asked(model, bagel_path, weights)
     texts = read_prompts(prompts if is_bagel else own_prompts(model, prompts))[:count]
-    target = out or Path(f"{Path(model).name}.profile.json")
+    target = Profile.check_target(out or Path(f"{Path(model).name}.profile.json"))
     kept = target.with_name(f"{target.name}.runs")
     given: dict[str, Any] = {"steps": steps, "height": height, "width": width, "frames": frames}
-    work: dict[str, Any] = {"seeds": numbers(seeds), "resume": kept, "progress": not as_json}
+    work: dict[str, Any] = {"seeds": seeds_of(seeds), "resume": kept, "progress": not as_json}
     if is_bagel:
         import tacache.bagel as host
 
@@ -93,7 +96,7 @@ def calibrate(
     call = call_arguments(model, more, guidance=guidance, **given)
     pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
     pipe.set_progress_bar_config(disable=True)
-    with threads(model, pipe):
+    with threads(model, pipe), naming(pipe):
         profile = calibration.calibrate(pipe, texts, batch_size=batch_size, **work, **call)
     if Processes.current().rank == 0:
         _write_profile(profile, target, kept, as_json)
@@ -106,7 +109,8 @@ def _write_profile(profile: Profile, target: Path, kept: Path, as_json: bool) ->
         print_json({"file": str(target), **profile.model_dump()})
     else:
         Console().print(profile_view(profile))
-        print(f"Written to {target}; next: tacache plan {target} --evaluations 13")
+        budget = max(2, profile.steps // 4)
+        print(f"Written to {target}; next: tacache plan {target} --evaluations {budget}")
 
 
 def generate(
@@ -115,7 +119,12 @@ def generate(
         Path | None, typer.Option(help="A plan file (default: as saved, else none).")
     ] = None,
     prompt: Annotated[list[str] | None, typer.Option(help="A prompt; may be repeated.")] = None,
-    prompts: Annotated[str | None, typer.Option(help=PROMPTS_HELP)] = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{PROMPTS_HELP} Default for these two: their test set, unless --prompt."
+        ),
+    ] = None,
     count: Annotated[
         int | None, typer.Option(min=1, help="Use the first COUNT of the prompts.")
     ] = None,
@@ -165,9 +174,10 @@ def generate(
     texts = [*(prompt or []), *(read_prompts(source) if source else [])][:count]
     if not texts:
         raise TACacheError("there is nothing to generate: give --prompt or --prompts")
+    check_folder(out)
     followed = None if plan is None else Plan.load(plan)
-    if compare and followed is None:
-        raise TACacheError("--compare sets a plan against full steps: give --plan")
+    if compare and followed is None and (is_bagel or model in EMBEDDED):
+        raise TACacheError(NOTHING_TO_COMPARE)
     jobs = [(i, text, seed + j) for i, text in enumerate(texts) for j in range(number)]
     given: dict[str, Any] = {"steps": steps, "height": height, "width": width, "frames": frames}
     if is_bagel:
@@ -184,6 +194,8 @@ def generate(
         call = call_arguments(model, more, _remembered_call(followed), guidance=guidance, **given)
         pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
         pipe.set_progress_bar_config(disable=as_json)
+        if compare and followed is None and getattr(pipe.scheduler, "plan", None) is None:
+            raise TACacheError(NOTHING_TO_COMPARE)
         suffix = ".gif" if gif else ".mp4"
         request = Request(followed, call, compare, suffix, fps or frame_rate(model))
         make_one = _generator(pipe, request, out)
@@ -205,6 +217,16 @@ def _generator(pipe: Any, request: Any, out: Path) -> Callable[[int, str, int], 
     if request.plan is not None:
         check_host(pipe, request.plan)
     return lambda i, text, seed: generate(pipe, text, seed, request, out / file_stem(i, text, seed))
+
+
+@contextmanager
+def naming(pipe: Any) -> Iterator[None]:
+    """What a pipeline raises on arguments it cannot use, in one line with its name."""
+    try:
+        yield
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise TACacheError(f"{type(pipe).__name__} failed: {reason}") from error
 
 
 def threads(model: str, pipe: Any) -> AbstractContextManager[None]:
@@ -254,6 +276,13 @@ def numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise TACacheError(f"expected whole numbers with commas between, not {text!r}") from error
+
+
+def seeds_of(text: str) -> list[int]:
+    """The seeds of an option, each once."""
+    found = numbers(text)
+    check_seeds(found)
+    return found
 
 
 def _generate_all(

@@ -43,6 +43,7 @@ def plan(
 
     tacache plan flux.profile.json --tau-k 0.04 --tau-d 0.4
     """
+    target = Plan.check_target(out or _plan_path(profile))
     made = make_plan(
         Profile.load(profile),
         evaluations=evaluations,
@@ -53,7 +54,7 @@ def plan(
         max_skip=max_skip,
         rule=rule,  # type: ignore[arg-type]  # make_plan names the rules there are
     )
-    target = made.save(out or _plan_path(profile))
+    made.save(target)
     if as_json:
         print_json({"file": str(target), **_plan_facts(made)})
     else:

@@ -11,7 +11,7 @@ from tacache.diffusers.flow import check_flow_scheduler
 from tacache.diffusers.matching import warn_of_solver
 from tacache.diffusers.schedulers import FollowsPlan, parent_class, plan_scheduler
 from tacache.errors import HostError
-from tacache.plan import Plan
+from tacache.plan import Plan, check_plan
 
 REFUSED_PIPELINES = {
     "VisualClozePipeline": "its inner pipelines hold the scheduler",
@@ -26,6 +26,7 @@ def apply(pipe: Any, plan: Plan, *, strength: float | None = None) -> None:
     its like: the plan starts at that noise level, and the pipeline is called with strength=1.0.
     A plan that is already applied is replaced.
     """
+    check_plan(plan)
     if strength is not None and not 0 < strength <= 1:
         raise HostError(f"strength is a number above 0 and up to 1, not {strength}")
     plain = plain_scheduler(pipe)
@@ -44,7 +45,7 @@ def apply(pipe: Any, plan: Plan, *, strength: float | None = None) -> None:
 
 def remove(pipe: Any) -> None:
     """Give the pipeline back the very scheduler object it had before `apply`."""
-    if isinstance(pipe.scheduler, FollowsPlan):
+    if isinstance(getattr(pipe, "scheduler", None), FollowsPlan):
         pipe.scheduler = plain_scheduler(pipe)
 
 

@@ -1,5 +1,6 @@
 """Loading a pipeline by its name, from a hub or a folder, as the command line's options say."""
 
+import difflib
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ import torch
 from diffusers import DiffusionPipeline
 
 from tacache import models
-from tacache.errors import HostError
+from tacache.errors import HostError, first_line
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16")}
 OFFLOADS = {
@@ -34,6 +35,7 @@ def load_pipeline(model: str, how: Loading) -> Any:
         raise HostError(f"unknown dtype {dtype!r}: choose from {', '.join(DTYPES)}")
     if how.offload is not None and how.offload not in OFFLOADS:
         raise HostError(f"unknown offload {how.offload!r}: choose from {', '.join(OFFLOADS)}")
+    check_device(device)
     pipe = _load(model, DTYPES[dtype])
     if how.offload is None:
         pipe.to(device)
@@ -51,11 +53,21 @@ def _load(model: str, dtype: torch.dtype) -> Any:
         return pipe if dtype == torch.float32 else pipe.to(dtype)
     if looks_like_folder(model) and not Path(model).is_dir():
         raise HostError(f"there is no folder {model}: give a pipeline's folder or a hub id")
+    close = difflib.get_close_matches(model, models.EMBEDDED, n=1, cutoff=0.8)
+    if close and not Path(model).is_dir():  # ids of a hub have an owner
+        raise HostError(f"there is no model {model} (meant {close[0]}?)")
     try:
         return DiffusionPipeline.from_pretrained(model, dtype=dtype)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise HostError(f"cannot load {model}: {reason}") from error
+        raise HostError(f"cannot load {model}: {first_line(error)}") from error
+
+
+def check_device(name: str) -> None:
+    """Stop before anything is loaded where there is no such device."""
+    try:
+        torch.zeros(1).to(name)
+    except (RuntimeError, AssertionError) as error:
+        raise HostError(f"there is no device {name!r} here: {first_line(error)}") from error
 
 
 def default_device() -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tacache.errors import HostError
+from tacache.prompts import check_seeds
 
 
 class Run(NamedTuple):
@@ -23,6 +24,7 @@ class Run(NamedTuple):
 
 def plan_runs(prompts: Sequence[str] | None, seeds: Sequence[int], batch_size: int) -> list[Run]:
     """Every prompt with every seed, `batch_size` samples a call."""
+    check_seeds(seeds)
     if prompts is None:
         return [Run(None, (seed,)) for seed in seeds]
     pairs = [(prompt, seed) for prompt in prompts for seed in seeds]

@@ -55,7 +55,8 @@ class EulerSteps(EulerWalk):
     def move(self, x: Tensor, v: Tensor, n: int, m: int) -> Tensor:
         """One step across the interval, bit for bit: its length is a tensor there too."""
         start, end = torch.tensor([self.times[n], self.times[m]], dtype=torch.float32, device="cpu")
-        return (x.float() + (end - start) * v).to(v.dtype)
+        moved: Tensor = x.float() + (end - start) * v
+        return moved.to(v.dtype)
 
 
 class SolverWalk:
