@@ -20,3 +20,14 @@ def test_a_bar_goes_to_standard_error(capsys):
 def test_rich_is_loaded_for_a_bar_only(monkeypatch):
     monkeypatch.setitem(sys.modules, "rich.progress", None)  # importing it would fail
     assert list(track([1], "working", show=False)) == [1]
+
+
+def test_work_that_may_end_early_ends_its_bar(capsys):
+    for number in track(range(10), "searching", show=True, at_most=True):
+        if number == 2:
+            break
+    assert "100%" in capsys.readouterr().err
+    for number in track(range(10), "working", show=True):
+        if number == 2:
+            break
+    assert "100%" not in capsys.readouterr().err
