@@ -155,6 +155,8 @@ def test_lines_of_json_are_read_as_such_whatever_the_file_is_called(tmp_path, na
     path = tmp_path / name
     path.write_text('{"prompt": "a red apple"}\n')
     assert read_prompts(path) == ["a red apple"]
+    path.with_suffix(".txt").write_text("{red|blue} ball\n")
+    assert read_prompts(path.with_suffix(".txt")) == ["{red|blue} ball"]
     path.write_text("{}\n")
     with pytest.raises(HostError, match="line 1: expected"):
         read_prompts(path)

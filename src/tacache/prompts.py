@@ -22,7 +22,7 @@ def read_prompts(source: str | Path) -> list[str]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise HostError(f"cannot read prompts from {path}: {error}") from error
-    jsonl = path.suffix.lower() in (".json", ".jsonl") or text.lstrip().startswith("{")
+    jsonl = path.suffix.lower() in (".json", ".jsonl") or _is_object(text.strip().split("\n")[0])
     return _parsed(text, jsonl=jsonl, name=str(path))
 
 
@@ -52,6 +52,14 @@ def _parsed(text: str, *, jsonl: bool, name: str) -> list[str]:
     if not lines:
         raise HostError(f"{name} has no prompts: one a line, or JSON lines with a 'prompt' field")
     return [_prompt_of(line, f"{name}, line {i}") if jsonl else line for i, line in lines]
+
+
+def _is_object(line: str) -> bool:
+    """Whether a line is a JSON object; `{red|blue} ball` is a prompt."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
 
 
 def _prompt_of(line: str, where: str) -> str:
