@@ -113,6 +113,19 @@ def check_call(
     if plan.evaluations == plan.steps and strength is None:
         return
     name = type(pipeline).__name__
+    _check_strength(name, call)
+    for guider in enabled_guiders(pipeline):
+        _check_guider(name, guider)
+    _check_counted(name, call)
+    if call.get("image_cond_noise_scale"):
+        logger.warning(
+            "%s draws noise in every loop iteration (image_cond_noise_scale=%g): with fewer of "
+            "them the result differs from the full run's", name, call["image_cond_noise_scale"],
+        )  # fmt: skip
+
+
+def _check_strength(name: str, call: dict[str, Any]) -> None:
+    """A start in mid-run is set with the plan, not in the call."""
     argument = "denoise_strength" if "denoise_strength" in call else "strength"
     asked = call.get(argument)
     if isinstance(asked, float | int) and asked < 1:
@@ -125,8 +138,10 @@ def check_call(
         raise HostError(
             f"{name} was called with {argument}={asked:g}, counted in its own steps: {remedy}"
         )
-    for guider in enabled_guiders(pipeline):
-        _check_guider(name, guider)
+
+
+def _check_counted(name: str, call: dict[str, Any]) -> None:
+    """Arguments that mean another iteration where there are fewer."""
     schedule = call.get("guidance_schedule")
     if schedule is not None and len({float(scale) for scale in schedule}) > 1:
         raise HostError(
@@ -141,11 +156,6 @@ def check_call(
                 f"{name} counts {argument}={value!r} in loop iterations, which are fewer and of "
                 f"unequal length under a plan: leave it at {neutral!r}, or run without a plan"
             )
-    if call.get("image_cond_noise_scale"):
-        logger.warning(
-            "%s draws noise in every loop iteration (image_cond_noise_scale=%g): with fewer of "
-            "them the result differs from the full run's", name, call["image_cond_noise_scale"],
-        )  # fmt: skip
 
 
 def enabled_guiders(pipeline: Any) -> list[Any]:
