@@ -38,6 +38,7 @@ from tacache.bench.runner import Bench, drop_failed
 from tacache.diffusers import applied
 from tacache.diffusers.peers import PEERS
 from tacache.plan import Plan
+from tacache.prompts import read_prompts
 from tests.diffusers_support import counted
 from tests.tiny import PIPELINES
 
@@ -314,6 +315,10 @@ def test_a_pipeline_that_fails_stops_with_its_reason(tmp_path):
         ({"methods": ["tasu@9"]}, "asks for 9 calibration prompts of 3"),
         ({"evaluations": [9]}, "has no 9 evaluations"),
         ({"prompts": ["a lamp"]}, "'a lamp' is a calibration prompt too"),
+        (
+            {"methods": ["tasu@test:4"], "prompts": read_prompts("test")[:1]},
+            "tasu@test:4 would calibrate on",
+        ),
         ({"prompts": ["a", "a"]}, "stands twice"),
         ({"metrics": ["psrn"]}, "no metric 'psrn'"),
     ],

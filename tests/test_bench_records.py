@@ -177,3 +177,23 @@ def test_a_packed_file_is_read_and_not_appended_to(tmp_path):
     packed.write_bytes(plain_text)
     with pytest.raises(RecordError, match="cannot be unpacked"):
         read_records(packed)
+
+
+def test_parts_of_any_name_are_found(tmp_path):
+    file = RecordFile(tmp_path / "run[1].jsonl")
+    assert not file.is_there
+    with file.adding(1, 2) as add:
+        add(RECORDS[0])
+    assert file.is_there
+    file.join()
+    assert read_records(file.path) == RECORDS[:1]
+
+
+def test_a_damaged_pack_is_named(tmp_path):
+    path = tmp_path / "r.jsonl.gz"
+    packed = bytearray(gzip.compress(GOLDEN.read_bytes()))
+    packed[20:60] = bytes(40)
+    for content in (bytes(packed), b"no pack"):
+        path.write_bytes(content)
+        with pytest.raises(RecordError, match=r"r\.jsonl\.gz cannot be unpacked"):
+            read_records(path)

@@ -11,6 +11,7 @@ import torch
 from tacache import time_grid
 from tacache.baselines import BASELINES, Recording, record
 from tacache.bench import RecordError, read_records, run_bench, runner
+from tacache.bench.jobs import Prepared
 from tacache.bench.lessons import Remembered
 from tacache.bench.locks import held
 from tacache.bench.methods import METHODS
@@ -152,6 +153,10 @@ def test_failed_records_are_dropped_from_parts_too(tmp_path):
     out.with_name("r.jsonl.part-1").write_text("".join(one.to_line() for one in made))
     assert runner.drop_failed(out) == 1
     assert read_records(out) == made[:1]
+    prepared = runner.work_folder(out) / "settings-1.json"  # of a run that was killed after it
+    prepared.write_text(Prepared(status="failed", reason="no memory", seconds=1).model_dump_json())
+    assert runner.drop_failed(out) == 0
+    assert not prepared.exists()
 
 
 def test_files_of_one_setup_are_put_together_by_cat(pipe, tmp_path):

@@ -9,9 +9,12 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from tacache.bench.records import read_records
+from tacache.bench.locks import held
+from tacache.bench.records import RecordError, read_records
+from tacache.bench.runner import lock_file
 from tacache.cli import app
 from tacache.diffusers import generation
+from tacache.export.scores import add_scores
 from tacache.processes import Processes, Together
 from tests.tiny import PIPELINES
 
@@ -150,6 +153,27 @@ def test_a_method_of_the_benchmark_is_made_ready_and_drawn(geneval, tmp_path):
     assert {(r.method, r.evaluations, r.spent) for r in records} == {("tasu-10", 3, 3)}
     assert {r.taught.samples for r in records} == {2}
     assert (tmp_path / "out/00001/samples/0000.png").is_file()
+
+
+def test_a_cache_inside_the_model_draws_as_it_does(geneval, tmp_path):
+    asked = ["--method", "diffusers-taylorseer", "--evaluations", 3, "--samples", 1]
+    made = run(*geneval, *asked, "--calibration-count", 1)
+    assert made.exit_code == 0, made.output
+    assert {r.spent for r in read_records(tmp_path / "out.jsonl")} == {3}
+    assert all(r.worth is not None for r in read_records(tmp_path / "out.jsonl"))
+    cached = (tmp_path / "out/00000/samples/0000.png").read_bytes()
+    full = [part if part != tmp_path / "out" else tmp_path / "full" for part in geneval]
+    assert run(*full, "--samples", 1).exit_code == 0
+    assert (tmp_path / "full/00000/samples/0000.png").read_bytes() != cached
+
+
+def test_scores_wait_for_an_export_to_end(geneval, tmp_path):
+    assert run(*geneval, "--samples", 1).exit_code == 0
+    records = tmp_path / "out.jsonl"
+    with held(lock_file(records), records):
+        assert "another benchmark is appending" in one_line(run(*geneval, "--samples", 2))
+        with pytest.raises(RecordError, match="another benchmark is appending"):
+            add_scores("geneval", tmp_path / "out", [])
 
 
 def test_a_method_with_nothing_to_tune_runs_no_calibration_prompts(geneval, tmp_path, monkeypatch):

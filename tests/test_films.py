@@ -24,3 +24,12 @@ def test_frames_lie_under_each_other_as_long_as_they_last(tmp_path):
     with Image.open(tmp_path / "film.png") as whole:
         assert whole.size == (4, 6)
         assert [whole.getpixel((1, 2 * n))[0] for n in range(3)] == [0, 60, 120]
+
+
+def test_half_a_clip_is_no_film(tmp_path):
+    frames = [Image.new("RGB", (16, 16), (n, 0, 0)) for n in (0, 200)]
+    whole = tmp_path / "whole.webp"
+    frames[0].save(whole, save_all=True, append_images=frames[1:], lossless=True)
+    assert film(whole) is not None
+    (tmp_path / "half.webp").write_bytes(whole.read_bytes()[:40])
+    assert film(tmp_path / "half.webp") is None

@@ -162,7 +162,7 @@ def test_the_summary_compares_every_method_with_full_steps(measured, capsys):
 
 
 def test_a_summary_by_hand():
-    common = {"what": "run", "model": "flux", "mode": "eager", "steps": 50}
+    common = {"what": "run", "model": "flux", "mode": "eager", "steps": 50, "device": "H200"}
     full = common | {
         "method": "full",
         "evaluations": 50,
@@ -179,6 +179,7 @@ def test_a_summary_by_hand():
         "latent_bytes": 10,
     }
     other = [one | {"mode": "compiled"} for one in (full, run | {"method": "fitted"})]
+    elsewhere = [one | {"device": "A100"} for one in (full, run)]
     del other[1]["peak_bytes"]  # not kept
     assert tables.summary([full, run, *other, run | {"budget": 7}], 10).splitlines() == [
         "| 10 evaluations of 50 | FLUX.1-dev 1024x1024, eager | FLUX.1-dev 1024x1024, compiled |",
@@ -186,6 +187,8 @@ def test_a_summary_by_hand():
         "| tasu | 4.00x (80.0 %), 100 us, 2 latents | - |",
         "| fitted | - | 4.00x (80.0 %), 100 us |",
     ]
+    apart = tables.summary([full, run, *elsewhere], 10).splitlines()[0]
+    assert "eager, H200, 50 steps | FLUX.1-dev 1024x1024, eager, A100, 50 steps" in apart
 
 
 def test_a_document_without_markers_is_an_error(measured, tmp_path):

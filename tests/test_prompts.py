@@ -160,3 +160,12 @@ def test_lines_of_json_are_read_as_such_whatever_the_file_is_called(tmp_path, na
     path.write_text("{}\n")
     with pytest.raises(HostError, match="line 1: expected"):
         read_prompts(path)
+
+
+def test_marks_of_editors_and_odd_line_ends_are_no_prompts(tmp_path):
+    path = tmp_path / "p.txt"
+    path.write_bytes("\ufeff# a comment\r\na fox\r\n".encode())
+    assert read_prompts(path) == ["a fox"]
+    path = tmp_path / "p.jsonl"
+    path.write_bytes('\ufeff{"prompt": "a\u2028fox"}\n'.encode())
+    assert read_prompts(path) == ["a\u2028fox"]

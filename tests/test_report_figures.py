@@ -7,6 +7,7 @@ import sys
 import pytest
 from report_support import bench, fidelity, record, traced
 
+from tacache.bench.records import Fidelity
 from tacache.errors import TACacheError
 from tacache.report import figures, study
 
@@ -79,3 +80,11 @@ def test_figures_name_their_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(TACacheError, match=r"tacache\[report\]"):
         figures.check()
+
+
+def test_nothing_but_zeros_and_dollars_are_drawn(tmp_path):
+    """All steps evaluated: no drift at all, which has no place on a logarithmic axis."""
+    same = Fidelity(drift=0.0, metrics={"psnr": 999.0, "lpips": 0.0})
+    methods = ("tasu", "tasu@my$^_$x.txt:3")
+    records = [record(method, 8, to_full=same) for method in methods]
+    assert figures.draw(study("equal", records), tmp_path)

@@ -6,8 +6,9 @@ import csv
 import io
 
 import pytest
-from report_support import REASON, bench, fidelity, judged, record, traced, undone
+from report_support import PROMPTS, REASON, bench, fidelity, judged, record, traced, undone
 
+from tacache.bench.records import Fidelity
 from tacache.errors import TACacheError
 from tacache.report import fill, readme_table, study
 from tacache.report.estimates import Estimate
@@ -174,3 +175,34 @@ def test_a_quantity_that_is_not_there_lists_those_that_are(main):
         readme_table(main, ["full.psrn"])
     with pytest.raises(TACacheError, match=r"no 'full\.psnr'"):
         readme_table(study("x", [record("full", 8)]))
+
+
+def numbered(method, *values):
+    return [
+        record(method, 4, prompt, to_full=Fidelity(drift=0.1, metrics={"psnr": value}))
+        for prompt, value in zip(PROMPTS, values, strict=True)
+    ]
+
+
+def test_only_those_with_the_same_samples_are_ranked():
+    failed = "failed: it is not a number"
+    table = study("x", [*numbered("a", 60.0, failed, failed), *numbered("b", 45.0, 20.0, 20.0)])
+    ranks = {row.method: row.ranks for row in table.tables[0].rows}
+    assert ranks["b"]["full.psnr"] == 1
+    assert "full.psnr" not in ranks["a"]
+    assert not [lead for lead in table.tables[0].leads if lead.quantity == "full.psnr"]
+
+
+def test_nothing_ranks_above_what_is_equal():
+    found = study("x", [*numbered("a", 130.0, 130.0, 130.0), *numbered("b", 999.0, 999.0, 999.0)])
+    assert {row.ranks["full.psnr"] for row in found.tables[0].rows} == {1}
+    assert not found.tables[0].leads
+
+
+def test_a_marker_without_an_end_takes_nothing_with_it(main):
+    text = (
+        "<!-- tacache report: main -->\n\nPROSE\n\n"
+        "<!-- tacache report: main full.ssim -->\n<!-- end -->\n"
+    )
+    with pytest.raises(TACacheError, match="1 of 2 markers have no <!-- end -->"):
+        fill(text, {"main": main})

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks.fullsize.records import Record
 
@@ -29,9 +30,12 @@ def render(records: Iterable[Record]) -> str:
 
 
 def _groups(records: list[Record]) -> Iterator[list[Record]]:
-    keys = dict.fromkeys((r["model"], r["mode"]) for r in records if r["what"] == "run")
-    for key in keys:
-        yield [r for r in records if r["what"] == "run" and (r["model"], r["mode"]) == key]
+    """Runs that may be compared: of one model in one mode, as many steps, on one device."""
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for r in records:
+        if r["what"] == "run":
+            groups.setdefault((r["model"], r["mode"], r["steps"], r["device"]), []).append(r)
+    yield from groups.values()
 
 
 def runs_table(runs: list[Record]) -> str:
@@ -74,7 +78,9 @@ def _repeats(runs: list[Record]) -> str:
 def summary(records: Iterable[Record], budget: int = 13) -> str:
     """One short table: of every method its speedup at one budget on every model, of the ideal."""
     good = [r for r in records if "error" not in r and r.get("budget") in (None, budget)]
-    columns = {title: group for group in _groups(good) if (title := _column(group))}
+    groups = list(_groups(good))
+    several = len({(r["device"], r["steps"]) for group in groups for r in group}) > 1
+    columns = {title: group for group in groups if (title := _column(group, several))}
     methods = dict.fromkeys(
         run["method"] for runs in columns.values() for run in runs if run["method"] != "full"
     )
@@ -90,10 +96,16 @@ def _steps(records: list[Record]) -> str:
     return ", ".join(str(n) for n in sorted({r["steps"] for r in records if r["what"] == "run"}))
 
 
-def _column(runs: list[Record]) -> str:
-    """A model and mode as the head of a column; nothing without its full steps."""
+def _column(runs: list[Record], several: bool) -> str:
+    """A model and mode as the head of a column, where several were used with the device and steps.
+
+    Nothing without its full steps.
+    """
     full = next((run for run in runs if run["method"] == "full"), None)
-    return "" if full is None else f"{NAMES[full['model']]}, {full['mode']}"
+    if full is None:
+        return ""
+    where = f", {full['device']}, {full['steps']} steps" if several else ""
+    return f"{NAMES[full['model']]}, {full['mode']}{where}"
 
 
 def _cell(method: str, runs: list[Record]) -> str:

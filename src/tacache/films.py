@@ -27,7 +27,7 @@ def film(file: Path) -> Film | None:
 
     Writers join frames that are alike into a longer one; here they are apart again.
     """
-    from PIL import Image, ImageSequence, UnidentifiedImageError
+    from PIL import Image, ImageSequence
 
     if file.suffix.lower() not in MOVING:
         return None
@@ -37,7 +37,7 @@ def film(file: Path) -> Film | None:
             for frame in ImageSequence.Iterator(clip):
                 picture = frame.convert("RGB")  # reads it, and with it how long it is shown
                 seen.append((picture, int(frame.info.get("duration") or DURATION)))
-    except UnidentifiedImageError:
+    except OSError:  # of no picture, or of half of one
         return None
     unit = math.gcd(*(length for _, length in seen))
     frames = [picture for picture, length in seen for _ in range(length // unit)]

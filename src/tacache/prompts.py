@@ -19,7 +19,7 @@ def read_prompts(source: str | Path) -> list[str]:
         text = (files("tacache") / "data" / BUILT_IN[str(source)]).read_text(encoding="utf-8")
         return _parsed(text, jsonl=True, name=str(source))
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise HostError(f"cannot read prompts from {path}: {error}") from error
     jsonl = path.suffix.lower() in (".json", ".jsonl") or _is_object(text.strip().split("\n")[0])
@@ -47,7 +47,7 @@ def fingerprint(prompts: Sequence[str]) -> str:
 
 
 def _parsed(text: str, *, jsonl: bool, name: str) -> list[str]:
-    lines = [(i, line.strip()) for i, line in enumerate(text.splitlines(), start=1)]
+    lines = [(i, line.strip()) for i, line in enumerate(text.split("\n"), start=1)]
     lines = [(i, line) for i, line in lines if line and not line.startswith("#")]
     if not lines:
         raise HostError(f"{name} has no prompts: one a line, or JSON lines with a 'prompt' field")

@@ -249,7 +249,7 @@ class Judge:
         """Write the picture; its path as seen from the results."""
         assert self.job.keep is not None
         number = list(self.job.prompts).index(key.prompt)
-        method = re.sub(r"[^a-z0-9.+]+", "-", f"{key.method}-{key.evaluations or ''}".lower())
+        method = re.sub(r"[^a-z0-9.+@]+", "-", f"{key.method}-{key.evaluations or ''}".lower())
         stem = f"{file_stem(number, key.prompt, key.seed)}-{method.strip('-')}"
         pixels = result.pixels.movedim(-3, -1).numpy()
         target = self.caller.write(pixels, self.job.keep / stem)

@@ -4,9 +4,11 @@ A process that shares the work writes a file of its own beside the results ("par
 joined into the results at the end, and at the start of the next run where that end never came.
 """
 
+import glob
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -157,19 +159,20 @@ def read_records(path: str | os.PathLike[str]) -> list[Record]:
     source = Path(path)
     if not source.exists():
         return []
-    content = _unpacked(source)
+    content = unpacked(source)
     _check_start(content, source)
     _check_start(content[_whole(content) :], source)
     lines = content[: _whole(content)].decode(errors="replace").splitlines()
     return [Record.from_json(line, f"{source}, line {i}") for i, line in enumerate(lines, 1)]
 
 
-def _unpacked(source: Path) -> bytes:
+def unpacked(source: Path) -> bytes:
+    """The content of a results file, packed or not."""
     if source.suffix != PACKED:
         return source.read_bytes()
     try:
         return gzip.decompress(source.read_bytes())
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise RecordError(f"{source} cannot be unpacked ({error}): name another file") from error
 
 
@@ -187,6 +190,11 @@ class RecordFile:
         self.path = Path(path)
         if self.path.suffix == PACKED:
             raise RecordError(f"{self.path} is packed: gunzip it first, records are appended to it")
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there are results, or parts of some."""
+        return self.path.exists() or bool(self._parts())
 
     def load(self) -> dict[Key, Record]:
         """All records of the results; of two with one key the later one."""
@@ -227,7 +235,7 @@ class RecordFile:
         return self.path.with_name(f"{self.path.name}.part-{rank}")
 
     def _parts(self) -> list[Path]:
-        return sorted(self.path.parent.glob(f"{self.path.name}.part-*"))
+        return sorted(self.path.parent.glob(f"{glob.escape(self.path.name)}.part-*"))
 
 
 def _whole(content: bytes) -> int:

@@ -73,12 +73,16 @@ def only_here(file: RecordFile, processes: Processes) -> Iterator[None]:
 
 
 def check_reach(job: Job, asked: Sequence[Asked], steps: int) -> None:
-    """Refuse budgets that no run has, and more calibration prompts than there are."""
+    """Refuse budgets that no run has, and calibration prompts that are too few or are judged."""
     for evaluations in job.evaluations:
         if not 1 <= evaluations <= steps:
             raise TACacheError(f"a run of {steps} steps has no {evaluations} evaluations")
     for one in asked:
-        job.lesson_prompts(one)
+        shared = set(job.lesson_prompts(one)) & set(job.prompts)
+        if shared and one.method.taught:
+            raise TACacheError(
+                f"{one.name} would calibrate on {min(shared)!r}, which is judged: name others"
+            )
 
 
 class Bench:
@@ -256,10 +260,10 @@ def drop_failed(out: str | Path) -> int:
     with only_here(file, Processes(0, 1)):
         found = file.load()
         kept = [record for record in found.values() if record.status != "failed"]
+        for settings in work_folder(file.path).glob("settings-*.json"):
+            if load_prepared(settings).status == "failed":
+                settings.unlink()
         if len(kept) < len(found):
-            for settings in work_folder(file.path).glob("settings-*.json"):
-                if load_prepared(settings).status == "failed":
-                    settings.unlink()
             file.replace(kept)
     return len(found) - len(kept)
 

@@ -249,7 +249,12 @@ def _notes(records: Sequence["Record"]) -> Iterator[str]:
 def _not_measured(records: Sequence["Record"], metrics: Sequence[str]) -> list[str]:
     """Why a metric has no number, each reason once."""
     found = {(name, _value(record, name)) for record in records for name in metrics}
-    return sorted(f"{name}: {reason}" for name, reason in found if isinstance(reason, str))
+    reasons = sorted(f"{name}: {reason}" for name, reason in found if isinstance(reason, str))
+    judged = [record for record in records if record.status == "done" and record.to_full]
+    for name in metrics:
+        if lacking := sum(_value(record, name) is None for record in judged):
+            reasons.append(f"{name}: {lacking} records were made without it; name another file")
+    return reasons
 
 
 def _value(record: "Record", metric: str) -> float | str | None:

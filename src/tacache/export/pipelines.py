@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tacache.bench.calls import Caller
+from tacache.bench.inside import within
 from tacache.bench.jobs import Job
 from tacache.bench.judging import FULL
 from tacache.bench.lessons import record_walk
@@ -87,7 +88,8 @@ def _by_method(bench: Bench, name: str, fps: int) -> Iterator[Drawing]:
     }
 
     def draw(subject: Subject, draft: Path) -> tuple[Path, dict[str, Any]]:
-        made = bench.judge.sampled(subject, lambda problem: method.sample(problem, settings))
+        with within(method, caller, settings):
+            made = bench.judge.sampled(subject, lambda problem: method.sample(problem, settings))
         pixels = made.result.pixels.movedim(-3, -1).numpy()
         file = write(pixels, draft, Request(None, {}, fps=fps))
         return file, {
@@ -95,6 +97,7 @@ def _by_method(bench: Bench, name: str, fps: int) -> Iterator[Drawing]:
             "evaluated": tuple(round(t, 6) for t in made.evaluated),
             "noise_sha256": made.noise_sha256,
             "memory_bytes": made.memory_bytes,
+            "worth": None if made.worth is None else round(made.worth, 3),
         }
 
     yield Drawing(name, task.evaluations, shared, draw)

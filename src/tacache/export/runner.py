@@ -4,12 +4,13 @@ Samples whose file and record are there are left alone, so that a killed export 
 stopped; under `torchrun` or `accelerate launch` the samples are shared out between the processes.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tacache.bench.records import Key, Record, RecordError, RecordFile
-from tacache.bench.runner import Bench, drop_failed
+from tacache.bench.runner import Bench, drop_failed, only_here
 from tacache.bench.seam import Subject
 from tacache.errors import HostError
 from tacache.export import records_file
@@ -36,14 +37,12 @@ def run_export(
         if processes.rank == 0:
             drop_failed(file.path)  # to be tried again
             _write_metadata(order.benchmark, entries, Path(folder))
-    bench = Bench(studio.caller(job), job, file, processes, progress and processes.rank == 0)
-    with studio.drawing(bench, order) as drawing:
-        export = Export(bench, drawing, order, Path(folder))
-        export.check(samples)
-        export.run(samples)
-    with processes.failing_together():
-        if processes.rank == 0:
-            file.join()
+    with only_here(file, processes):
+        bench = Bench(studio.caller(job), job, file, processes, progress and processes.rank == 0)
+        with studio.drawing(bench, order) as drawing:
+            export = Export(bench, drawing, order, Path(folder))
+            export.check(samples)
+            export.run(samples)
     known, wanted = file.load(), [drawing.key(Subject(s.prompt, s.seed)) for s in samples]
     return [known[key] for key in wanted if key in known]
 
@@ -92,7 +91,7 @@ class Export:
             return {"status": "failed", "reason": sample.trouble}
         target = self.folder / sample.file
         target.parent.mkdir(parents=True, exist_ok=True)  # evaluators look into it in any case
-        draft = self.bench.folder / f"draft-{self.bench.processes.rank}"
+        draft = self.bench.folder / f"draft-{os.getpid()}"
         try:
             made, fields = self.drawing.draw(Subject(sample.prompt, sample.seed), draft)
         except Exception as error:

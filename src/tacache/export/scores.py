@@ -13,8 +13,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from tacache.bench.records import Record, RecordFile, Values
+from tacache.bench.runner import only_here
 from tacache.export import records_file
 from tacache.export.benchmarks import ExportError, benchmark
+from tacache.processes import Processes
 
 Scored = dict[str, Values]  # an exported file -> its scores
 
@@ -73,10 +75,22 @@ def add_scores(
     """Put the verdicts of result files into an export's records; all its records."""
     benchmark(name)
     file = RecordFile(records_file(folder))
-    file.join()
-    records = list(file.load().values())
-    if not records:
-        raise ExportError(f"there are no records in {file.path}: export first, to the same folder")
+    missing = f"there are no records in {file.path}: export first, to the same folder"
+    if not file.is_there:
+        raise ExportError(missing)
+    with only_here(file, Processes(0, 1)):
+        records = list(file.load().values())
+        if not records:
+            raise ExportError(missing)
+        made = _scored(name, folder, records, results, category)
+        file.replace(made)
+    return made
+
+
+def _scored(
+    name: str, folder: Path, records: Sequence[Record], results: Sequence[Path], category: str
+) -> list[Record]:
+    """The records with the verdicts of result files."""
     exported = {_below(record): record for record in records if record.status == "done"}
     found: Scored = {path: dict(record.scores) for path, record in exported.items()}
     for path in results:
@@ -88,12 +102,10 @@ def add_scores(
         for target, share in shares(found, parts).items():
             found[target][overall] = share
     scored = {exported[path].key: dict(sorted(scores.items())) for path, scores in found.items()}
-    made = [
+    return [
         record.model_copy(update={"scores": scored.get(record.key, record.scores)})
         for record in records
     ]
-    file.replace(made)
-    return made
 
 
 def overall_parts(name: str, found: Scored) -> dict[str, dict[str, Part]]:

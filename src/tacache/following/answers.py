@@ -125,7 +125,7 @@ def score(results: Iterable[tuple[Tag, bool]]) -> dict[str, float]:
 def _lines(path: str | os.PathLike[str]) -> list[tuple[int, str]]:
     """The lines of a file that say something, with their numbers."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise HostError(f"cannot read prompts from {path}: {error}") from error
     return [(i, line) for i, line in enumerate(lines, start=1) if line.strip()]

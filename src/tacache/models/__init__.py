@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -221,6 +222,9 @@ def _text_parts() -> tuple[Any, Any]:
     return AutoTokenizer.from_pretrained(folder, model_max_length=TOKENS), encoder
 
 
+_QUIET = threading.RLock()
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No progress bars and hints of the libraries while a small model loads."""
@@ -228,14 +232,15 @@ def _quiet() -> Iterator[None]:
     from transformers.utils import logging as of_transformers
 
     loggings = (of_transformers, of_diffusers)
-    before = [(one.get_verbosity(), one.is_progress_bar_enabled()) for one in loggings]
-    for one in loggings:
-        one.set_verbosity_error()
-        one.disable_progress_bar()
-    try:
-        yield
-    finally:
-        for one, (verbosity, bars) in zip(loggings, before, strict=True):
-            one.set_verbosity(verbosity)
-            if bars:
-                one.enable_progress_bar()
+    with _QUIET:  # what is put back must be what others have not changed meanwhile
+        before = [(one.get_verbosity(), one.is_progress_bar_enabled()) for one in loggings]
+        for one in loggings:
+            one.set_verbosity_error()
+            one.disable_progress_bar()
+        try:
+            yield
+        finally:
+            for one, (verbosity, bars) in zip(loggings, before, strict=True):
+                one.set_verbosity(verbosity)
+                if bars:
+                    one.enable_progress_bar()

@@ -32,6 +32,7 @@ RC = {
     "svg.hashsalt": "tacache",  # the same file every time
     "svg.fonttype": "none",  # text stays text
     "font.size": 9,
+    "text.parse_math": False,  # a name may have a $
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": "#9aa0a8",
@@ -163,10 +164,9 @@ def _lines(panel: Any, study: Study, across: Quantity, up: Quantity) -> None:
     arrow = {"higher": " \N{UPWARDS ARROW}", "lower": " \N{DOWNWARDS ARROW}"}
     panel.set_title(heading(up, study) + arrow.get(up.better or "", ""), fontsize=10)
     panel.set_xlabel(_across_title(study, across))
-    _log_ticks(
-        panel, [p[0] for m in study.methods for p in _points(study.rows, m, across.name, up)]
-    )
-    if up.metric in LOGARITHMIC:
+    drawn = [p[0] for m in study.methods for p in _points(study.rows, m, across.name, up)]
+    _log_ticks(panel, drawn)
+    if up.metric in LOGARITHMIC and drawn:  # where all are equal to the full run there is no point
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter("{x:g}")
     else:

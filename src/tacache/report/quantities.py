@@ -14,8 +14,7 @@ from tacache.report.traces import mean_cosine, step_drift
 Better = Literal["higher", "lower"]
 Getter = Callable[[Record, Record | None], float | None]
 GROUPS = ("full", "fine", "score")  # what stands before the dot
-EQUAL = 999.0  # how a record says that two pictures are equal, in dB
-IDENTICAL = 100.0  # what that counts as in a mean
+IDENTICAL = 100.0  # the most dB that count in a mean; records say 999 of equal pictures
 OVERALL = "overall"  # the mean over a metric's kinds, beside those over each
 CLOCKED = ("seconds", "speedup")  # what a clock says, where nobody else must use the device
 
@@ -128,7 +127,8 @@ COSTS: dict[str, tuple[Quantity, Getter]] = {
 }
 EVALUATORS = ("geneval", "vbench", "wise", "compbench")  # of exports; more is better in all
 DIGITS = {"psnr": 2, "ssim": 4, "lpips": 4, "drift": 4}
-UNITS = {"psnr": "dB"}
+DB = "dB"
+UNITS = {"psnr": DB}
 
 
 def quantity(name: str) -> Quantity:
@@ -170,7 +170,7 @@ def measured(record: Record, full: Record | None) -> dict[str, float]:
     numbers = {name: value for name, value in found.items() if value is not None}
     for name, value in _judged(record):
         if not isinstance(value, str):
-            numbers[name] = IDENTICAL if value >= EQUAL else value
+            numbers[name] = min(value, IDENTICAL) if quantity(name).unit == DB else value
     return numbers
 
 

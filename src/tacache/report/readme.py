@@ -18,9 +18,11 @@ from tacache.report.summary import HEADLINES, Row, Study
 from tacache.report.tables import OVER, cell, heading, markdown_table
 
 MARKED = re.compile(
-    r"(?P<start><!-- tacache report: (?P<asked>[^>]*?) -->\n)(?P<text>.*?)(?P<end><!-- end -->)",
+    r"(?P<start><!-- tacache report: (?P<asked>[^>]*?) -->\n)"
+    r"(?P<text>(?:(?!<!-- tacache report:).)*?)(?P<end><!-- end -->)",
     re.DOTALL,
 )
+BEGUN = re.compile(r"^<!-- tacache report: [^>]*-->$", re.MULTILINE)
 UNREACHABLE = "-"
 
 
@@ -59,6 +61,9 @@ def fill(text: str, studies: Mapping[str, Study]) -> str:
         table = readme_table(studies[name], quantities, choice)
         return f"{match['start']}\n{table}\n\n{match['end']}"
 
+    begun, ended = len(BEGUN.findall(text)), len(MARKED.findall(text))
+    if begun > ended:
+        raise TACacheError(f"{begun - ended} of {begun} markers have no <!-- end -->: add it")
     return MARKED.sub(made, text)
 
 

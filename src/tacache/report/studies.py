@@ -1,12 +1,11 @@
 """From records to studies: means over samples, ranks within a budget, leads of the best."""
 
-import gzip
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tacache.bench.records import PACKED, START, Record, RecordError, read_records
+from tacache.bench.records import PACKED, START, Record, RecordError, read_records, unpacked
 from tacache.report.estimates import Subject, difference, estimate
 from tacache.report.kinds import overall
 from tacache.report.quantities import CLOCKED, in_order, measured, unmeasured
@@ -32,9 +31,9 @@ def load(source: Path) -> list[Record]:
     """The records of a results file, which must have some."""
     if not source.is_file():
         raise RecordError(f"there is no results file {source}: `tacache bench` writes one")
-    with gzip.open(source) if source.suffix == PACKED else source.open("rb") as file:
-        if (begins := file.read(len(START))) != START[: len(begins)]:
-            raise RecordError(f"{source} is no file of records: name one of `tacache bench`")
+    begins = unpacked(source)[: len(START)]
+    if begins != START[: len(begins)]:
+        raise RecordError(f"{source} is no file of records: name one of `tacache bench`")
     records = read_records(source)
     if not records:
         raise RecordError(f"{source} has no records: run `tacache bench` to the end")
@@ -174,9 +173,13 @@ def _ranked(row: Row, rivals: Sequence[Row], count: int, unranked: Sequence[str]
     for quantity in in_order(row.values):
         if quantity.better and quantity.name not in unranked:
             sign = -1 if quantity.better == "higher" else 1
-            there = [r.values[quantity.name] for r in rivals if quantity.name in r.values]
-            mine = sign * row.values[quantity.name].mean
-            places[quantity.name] = 1 + sum(sign * other.mean < mine for other in there)
+            known = [r.values[quantity.name] for r in rivals if quantity.name in r.values]
+            most = max(other.samples for other in known)  # of a kind's score not all are of it
+            there = [other for other in known if other.samples == most]
+            mine = row.values[quantity.name]
+            if mine.samples == most:
+                better = sum(sign * other.mean < sign * mine.mean for other in there)
+                places[quantity.name] = 1 + better
     return row.model_copy(update={"ranks": places})
 
 
@@ -192,5 +195,6 @@ def _leads(rows: Sequence[Row], samples: Mapping[str, Samples]) -> Iterable[Lead
         ranked = sorted((row for row in rows if name in row.ranks), key=lambda r: r.ranks[name])
         if len(ranked) > 1 and ranked[0].ranks[name] < ranked[1].ranks[name]:
             first, second = ranked[0].method, ranked[1].method
-            by = difference(samples[first][name], samples[second][name])
-            yield Lead(quantity=name, first=first, second=second, by=by)
+            mine, theirs = samples[first][name], samples[second][name]
+            if mine.keys() == theirs.keys():
+                yield Lead(quantity=name, first=first, second=second, by=difference(mine, theirs))
