@@ -13,6 +13,7 @@ from tacache.baselines.dicache import (
     rebuilt,
     relative_change,
 )
+from tacache.diffusers.peers import PEERS
 
 STEPS = 10
 
@@ -98,3 +99,12 @@ def test_a_threshold_of_zero_evaluates_every_step_and_a_lower_one_no_less(probes
 def test_settings_that_mean_nothing_are_refused(field):
     with pytest.raises(ValueError, match=next(iter(field))):
         DiCacheSettings(**{"threshold": 0.4, **field})
+
+
+def test_on_flux_both_ends_are_evaluated():
+    """Its code: while the count is at most int(0.2 N), and where it is N - 1."""
+    settings = DiCacheSettings(threshold=1e6, both_ends=True)
+    due = decisions(DiCacheState(settings, 50), [1.0] * 50)
+    assert [n for n in range(50) if due[n]] == [*range(11), 49]
+    assert PEERS["dicache"].published["flux"].both_ends
+    assert PEERS["dicache"].published["wan"].cap == 2.0

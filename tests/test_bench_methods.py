@@ -152,7 +152,8 @@ def test_a_benchmark_gives_them_the_same_noise_and_grid(records):
     lite = records["diffusers-taylorseer-lite"]
     assert lite.worth == lite.spent == 3
     assert records["diffusers-fbcache"].worth > records["diffusers-fbcache"].spent
-    assert records["dicache:flux"].settings == {"threshold": 0.4, "retention": 0.2, "cap": 1.5}
+    published = {"threshold": 0.4, "retention": 0.2, "cap": 1.5, "both_ends": True}
+    assert records["dicache:flux"].settings == published
 
 
 def test_flops_are_those_of_the_work(records):

@@ -112,3 +112,13 @@ def test_clips_have_five_dimensions_and_frames(shape):
 def test_one_frame_does_not_move():
     with pytest.raises(HostError, match="two frames"):
         frame_changes(torch.zeros(1, 1, 3, 8, 8))
+
+
+def test_one_equal_frame_is_not_an_equal_clip():
+    clip = torch.rand(1, 4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    other = clip.clone()
+    other[:, 1:] = (other[:, 1:] + 0.1).clamp(0, 1)
+    apart = [float(psnr(clip[:, n], other[:, n])) for n in range(1, 4)]
+    found = float(per_frame(psnr, clip, other))
+    assert found == pytest.approx((100.0 + sum(apart)) / 4, rel=1e-5)
+    assert math.isinf(float(per_frame(psnr, clip, clip)))

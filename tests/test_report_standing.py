@@ -78,8 +78,8 @@ def test_a_short_table_says_what_it_leaves_out(crowd):
         "| rival-01",
         "| tasu",
     ]
-    assert "The best 2 of 14 rivals by mean rank, and ours." in text
-    assert "rivals by mean rank" not in filled(crowd, "main full.psnr top=14")
+    assert "The best 2 of 14 other methods by mean rank, and ours." in text
+    assert "methods by mean rank" not in filled(crowd, "main full.psnr top=14")
     chosen = filled(crowd, "main full.psnr methods=tasu,rival-03")
     assert chosen.index("| rival-03 |") < chosen.index("| tasu |")
     assert "rival-00" not in chosen

@@ -15,7 +15,7 @@ from tacache.report.estimates import Estimate
 from tacache.report.quantities import quantity
 from tacache.report.readme import marked
 from tacache.report.summary import Study
-from tacache.report.tables import comma_separated, markdown, notes, number
+from tacache.report.tables import cell, comma_separated, markdown, notes, number
 
 START, END = "<!-- tacache report: main -->", "<!-- end -->"
 
@@ -190,6 +190,9 @@ def test_only_those_with_the_same_samples_are_ranked():
     ranks = {row.method: row.ranks for row in table.tables[0].rows}
     assert ranks["b"]["full.psnr"] == 1
     assert "full.psnr" not in ranks["a"]
+    cells = {row.method: cell(row, quantity("full.psnr")) for row in table.tables[0].rows}
+    assert cells["a"].endswith("(1 of 3)")
+    assert "of" not in cells["b"]
     assert not [lead for lead in table.tables[0].leads if lead.quantity == "full.psnr"]
 
 

@@ -16,7 +16,7 @@ from tacache.baselines.caching import REUSES, CachingRule, Rebuild, Reuse, reuse
 from tacache.baselines.seam import Meter, Recording
 from tacache.files import Frozen
 
-TRIES = 200  # of annealing, as published; hill climbing may try as many again
+TRIES = 200  # of annealing, as published, and of hill climbing, which has 20 sweeps there
 HOTTEST, COLDEST = 0.05, 1e-5  # temperatures in units of the relative squared error
 RADIUS = 3
 NEAR_SHARE = 0.7  # of the moves stay within the radius

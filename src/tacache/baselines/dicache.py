@@ -20,11 +20,15 @@ from tacache.files import Frozen
 
 
 class DiCacheSettings(Frozen):
-    """The threshold of the summed change, the share always evaluated, and the cap of g."""
+    """The threshold of the summed change, the share always evaluated, and the cap of g.
+
+    With `both_ends` one step more at the beginning is evaluated, and the last: so on FLUX.
+    """
 
     threshold: Annotated[float, Field(ge=0)]
     retention: Annotated[float, Field(ge=0, le=1)] = 0.2
     cap: Annotated[float, Field(ge=1)] = 1.5
+    both_ends: bool = False
 
 
 def relative_change(now: Tensor, before: Tensor) -> Tensor:
@@ -53,7 +57,8 @@ class DiCacheState:
 
     def __init__(self, settings: DiCacheSettings, steps: int) -> None:
         self.settings = settings
-        self._kept = int(settings.retention * steps + 0.5)  # first steps, always evaluated
+        first = int(settings.retention * steps + 0.5) + settings.both_ends
+        self._always = {*range(first), *([steps - 1] if settings.both_ends else [])}
         self._step, self._total = -1, torch.zeros(())
         self._probe: Tensor | None = None
         self._past: list[tuple[Tensor, Tensor]] = []  # (p, r) of the last two evaluations
@@ -65,7 +70,7 @@ class DiCacheState:
             self._total = self._total.to(probe.device) + relative_change(probe, self._probe)
         self._probe = probe
         summed = float(self._total.max())
-        if self._past and self._step >= self._kept and summed < self.settings.threshold:
+        if self._past and self._step not in self._always and summed < self.settings.threshold:
             return False
         self._total = torch.zeros(())
         return True

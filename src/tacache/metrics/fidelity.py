@@ -9,6 +9,7 @@ from torch import Tensor
 from tacache.errors import HostError
 
 CHUNK = 8  # frames measured together, so that a long clip fits into memory
+EQUAL_FRAME = 100.0  # dB that a frame without any error has in a mean over frames
 
 
 def psnr(reference: Tensor, image: Tensor) -> Tensor:
@@ -54,7 +55,10 @@ def over_frames(metric: Callable[..., Tensor], *clips: Tensor) -> Tensor:
         metric(*(some[i : i + CHUNK] for some in pictures))
         for i in range(0, samples * frames, CHUNK)
     ]
-    return torch.cat(values).reshape(samples, frames).mean(dim=1)
+    by_frame = torch.cat(values).reshape(samples, frames)
+    alike = by_frame.isposinf()  # an equal frame, in dB: it counts, and does not decide alone
+    mean = by_frame.masked_fill(alike, EQUAL_FRAME).mean(dim=1)
+    return torch.where(alike.all(dim=1), by_frame[:, 0], mean)
 
 
 def frame_changes(clip: Tensor) -> Tensor:

@@ -138,5 +138,5 @@ def _caption(study: Study, top: int | None, shown: set[str]) -> str:
         )
     text = "; ".join(parts) + "."
     if top is not None and top < len(others):
-        text += f" The best {top} of {len(others)} rivals by mean rank, and ours."
+        text += f" The best {top} of {len(others)} other methods by mean rank, and ours."
     return text

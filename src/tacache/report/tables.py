@@ -54,6 +54,9 @@ def cell(row: Row, shown: Quantity) -> str:
     if found is None:
         return "not run" if shown.name in row.unmeasured else ""
     text = number(found, shown)
+    unranked = row.ranks and shown.name not in row.ranks and not shown.kind
+    if unranked and found.samples < row.done:  # others have more
+        text += f" ({found.samples} of {row.done})"
     marks = {1: f"**{text}**", 2: f"<ins>{text}</ins>"}
     return marks.get(row.ranks.get(shown.name, 0), text)
 

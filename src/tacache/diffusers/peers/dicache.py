@@ -25,7 +25,10 @@ class DiCache(Thresholded[DiCacheSettings]):
     name = "dicache"
     citation = "Bu et al., DiCache: Let Diffusion Model Determine Its Own Cache, 2025"
     published = MappingProxyType(
-        {"flux": DiCacheSettings(threshold=0.4), "wan": DiCacheSettings(threshold=0.08)}
+        {
+            "flux": DiCacheSettings(threshold=0.4, both_ends=True),
+            "wan": DiCacheSettings(threshold=0.08, cap=2.0),
+        }
     )
 
     def variants(self, steps: int, evaluations: int) -> Sequence[DiCacheSettings]:
