@@ -125,7 +125,10 @@ def fit(
     texts = read_prompts(source)[: count or (FAST if fast else COUNT)]
     target = out or Path(Path(model).name + (".plan.json" if len(budgets) == 1 else "-plans"))
     alone = len(budgets) == 1 and psnr is None
-    Plan.check_target(target) if alone else check_folder(target)
+    if alone:
+        Plan.check_target(target)
+    else:
+        check_folder(target)
     kept = target.with_name(f"{target.name}.runs")
     given: dict[str, Any] = {"steps": steps, "height": height, "width": width, "frames": frames}
     work: dict[str, Any] = {
