@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,5 +99,21 @@ def test_a_digest_differs_where_the_value_does():
     assert digest(torch.zeros(2, 2)) != digest(torch.zeros(4))
     assert digest([[1], 2]) != digest([1, [2]])
     assert digest({"a": one}) == digest({"a": one.clone()}) != digest({"a": two})
-    assert digest(digest) == "tacache.finished.digest"
-    assert "0x" not in digest(functools.partial(digest, one))
+    assert digest(digest).startswith("('tacache.finished.digest' ")
+    assert digest(functools.partial(digest, one)) != digest(functools.partial(digest, two))
+
+
+def edited(by):
+    return lambda pipe, step, t, tensors: {"latents": tensors["latents"] * by}
+
+
+def test_functions_are_alike_in_another_process_and_differ_by_what_they_do():
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]; from test_finished import edited; "
+        "from tacache.finished import digest; print(digest([edited(2.0), len]))"
+    )
+    here = str(Path(__file__).parent)
+    elsewhere = subprocess.run([sys.executable, "-c", code, here], capture_output=True, text=True)
+    assert elsewhere.stdout.strip() == digest([edited(2.0), len])
+    assert digest(edited(2.0)) != digest(edited(3.0))
+    assert digest(lambda: 1) != digest(lambda: 2)

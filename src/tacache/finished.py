@@ -1,5 +1,6 @@
 """Finished runs of a calibration in a file, so that a killed one goes on where it stopped."""
 
+import functools
 import hashlib
 import json
 from pathlib import Path
@@ -71,6 +72,17 @@ def digest(value: Any) -> str:
         return f"{tuple(value.shape)} {hashlib.sha256(values).hexdigest()}"
     if hasattr(value, "tobytes"):
         return hashlib.sha256(value.tobytes()).hexdigest()
-    if callable(value):  # by name: where it lies in memory differs in every process
-        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value))}"
-    return repr(value)
+    return _of_function(value) if callable(value) else repr(value)
+
+
+def _of_function(value: Any) -> str:
+    """By name, code and what it holds: where it lies in memory differs in every process."""
+    if isinstance(value, functools.partial):
+        return digest([value.func, value.args, value.keywords])
+    name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value))}"
+    code = getattr(value, "__code__", None)
+    if code is None:
+        return name
+    held = [cell.cell_contents for cell in value.__closure__ or ()]
+    constants = [one for one in code.co_consts if not hasattr(one, "co_code")]
+    return digest([name, code.co_code.hex(), constants, value.__defaults__, held])
