@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tacache import models
 from tacache.analytic import Demo, run_demo
-from tacache.cli.models import numbers
+from tacache.cli.arguments import numbers
 from tacache.cli.options import Json, check_folder, print_json
 from tacache.demo import (
     CALIBRATION,

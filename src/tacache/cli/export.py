@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tacache.cli import bagel
-from tacache.cli.models import call_arguments, parsed, threads
+from tacache.cli.arguments import call_arguments, parsed, threads
 from tacache.cli.options import (
     PROMPTS_HELP,
     Compiled,

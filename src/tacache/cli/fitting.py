@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from tacache.cli import bagel
-from tacache.cli.models import (
+from tacache.cli.arguments import (
     argument_names,
     call_arguments,
     numbers,
