@@ -435,6 +435,24 @@ def test_a_momentum_cannot_be_driven(hunyuan):
         pass
 
 
+def test_a_momentum_under_a_plan_is_warned_of(hunyuan, caplog):
+    def run() -> list[str]:
+        caplog.clear()
+        hunyuan(**hunyuan_call(), output_type="latent")
+        return [record.getMessage() for record in caplog.records if record.name[:7] == "tacache"]
+
+    hunyuan.guider = AdaptiveProjectedMixGuidance(adaptive_projected_guidance_start_step=-1)
+    plan = make_plan(calibrate(hunyuan, None, **hunyuan_call()), evaluations=EVALUATIONS)
+    assert not run()  # full steps
+    with applied(hunyuan, plan):
+        (message,) = run()
+        assert "HunyuanImagePipeline has a momentum" in message
+        hunyuan.guider = AdaptiveProjectedMixGuidance(
+            adaptive_projected_guidance_start_step=-1, adaptive_projected_guidance_momentum=None
+        )
+        assert not run()
+
+
 def test_guidance_in_an_interval_of_noise_levels_has_breaks():
     """ACE-Step's: on from t <= 0.75, off below t = 0.25."""
     breaks = run_breaks(None, {"cfg_interval_start": 0.25, "cfg_interval_end": 0.75})

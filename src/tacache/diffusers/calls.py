@@ -122,6 +122,11 @@ def check_call(
             "%s draws noise in every loop iteration (image_cond_noise_scale=%g): with fewer of "
             "them the result differs from the full run's", name, call["image_cond_noise_scale"],
         )  # fmt: skip
+    if has_momentum(pipeline):
+        logger.warning(
+            "the guidance of %s has a momentum, which gathers over loop iterations: with fewer of "
+            "them the result differs from the full run's by more than the plan's steps", name,
+        )  # fmt: skip
 
 
 def _check_strength(name: str, call: dict[str, Any]) -> None:
@@ -164,6 +169,13 @@ def enabled_guiders(pipeline: Any) -> list[Any]:
     return [guider for guider in found if getattr(guider, "_enabled", False)]
 
 
+def has_momentum(pipeline: Any) -> bool:
+    """Whether guidance depends on the loop iterations before."""
+    name = "adaptive_projected_guidance_momentum"
+    guided = any(getattr(one, name, None) is not None for one in enabled_guiders(pipeline))
+    return guided or type(pipeline).__name__ in _WITH_MOMENTUM
+
+
 def _check_guider(name: str, guider: Any) -> None:
     """Stop where a guider would change its ways at some iteration of the loop."""
     start, stop = getattr(guider, "_start", 0.0), getattr(guider, "_stop", 1.0)
@@ -179,6 +191,7 @@ def _check_guider(name: str, guider: Any) -> None:
         )
 
 
+_WITH_MOMENTUM = {"AceStepPipeline"}  # in the loop itself, whatever the arguments
 # argument -> the value that makes no difference between iterations
 _COUNTED: dict[str, Any] = {
     "control_guidance_start": 0.0,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacache.diffusers.calls import enabled_guiders
+from tacache.diffusers.calls import has_momentum
 from tacache.diffusers.flow import run_times
 from tacache.diffusers.host import plain_scheduler
 from tacache.diffusers.looping import (
@@ -33,8 +33,6 @@ from tacache.diffusers.looping import (
 from tacache.diffusers.runs import check_call_names
 from tacache.diffusers.solving import Solver, copy_run
 from tacache.errors import HostError, TACacheError
-
-WITH_MOMENTUM = {"AceStepPipeline"}  # in the loop itself, whatever the arguments
 
 
 @contextmanager
@@ -183,7 +181,7 @@ def _check_is_function(pipe: Any, call: dict[str, Any]) -> None:
             "the pipeline draws noise in every turn of its loop (image_cond_noise_scale="
             f"{call['image_cond_noise_scale']:g}): leave it at 0 to drive it"
         )
-    if type(pipe).__name__ in WITH_MOMENTUM or any(map(_has_momentum, enabled_guiders(pipe))):
+    if has_momentum(pipe):
         raise HostError(
             f"the guidance of {type(pipe).__name__} has a momentum, so its velocity depends on the "
             "steps before: give the guider none (adaptive_projected_guidance_momentum=None), or "
@@ -195,7 +193,3 @@ def _check_is_function(pipe: Any, call: dict[str, Any]) -> None:
                 f"the pipeline's {name} has a cache of diffusers enabled, so its velocity depends "
                 f"on what ran before: pipe.{name}.disable_cache() first"
             )
-
-
-def _has_momentum(guider: Any) -> bool:
-    return getattr(guider, "adaptive_projected_guidance_momentum", None) is not None
