@@ -1,7 +1,7 @@
-"""`tacache` with Wan's transformer and decoder replayed from CUDA graphs.
+"""`tacache` with the transformers and decoders of FLUX and Wan replayed from CUDA graphs.
 
 A small model waits for its kernels to be launched one by one. A graph launches them at once: the
-same kernels on the same numbers, several times sooner, so that studies of tiny-wan take minutes.
+same kernels on the same numbers, several times sooner, so that studies of tiny models take minutes.
 
     torchrun --nproc-per-node 8 benchmarks/graphed.py bench tiny-wan --suite main -o r.jsonl
 
@@ -18,6 +18,17 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 WARM_UP = 3  # calls before a graph is captured
+# what their models are called with, in the order of their arguments
+WAN = ("hidden_states", "timestep", "encoder_hidden_states")
+FLUX = (
+    "hidden_states",
+    "encoder_hidden_states",
+    "pooled_projections",
+    "timestep",
+    "img_ids",
+    "txt_ids",
+    "guidance",
+)
 Plain = Callable[..., tuple[Tensor, ...]]
 
 
@@ -73,7 +84,7 @@ def replay(kind: type[nn.Module], method: str, tensors: tuple[str, ...]) -> None
         others = {name for name in given if name not in tensors and given[name] is not None}
         if return_dict or len(args) > len(tensors) or others or not is_plain(self, given):
             return plain(self, *args, return_dict=return_dict, **kwargs)
-        return (replays(self, {name: given[name] for name in tensors}),)
+        return (replays(self, {n: given[n] for n in tensors if given.get(n) is not None}),)
 
     setattr(kind, method, replayed)
 
@@ -90,13 +101,20 @@ def is_plain(model: nn.Module, given: dict[str, Any]) -> bool:
 
 def main() -> None:
     """The command line of `tacache`."""
-    from diffusers import AutoencoderKLWan, WanTransformer3DModel
+    from diffusers import (
+        AutoencoderKL,
+        AutoencoderKLWan,
+        FluxTransformer2DModel,
+        WanTransformer3DModel,
+    )
 
     from tacache.cli import main as tacache
 
     torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape and process
-    replay(WanTransformer3DModel, "forward", ("hidden_states", "timestep", "encoder_hidden_states"))
-    replay(AutoencoderKLWan, "decode", ("z",))
+    replay(FluxTransformer2DModel, "forward", FLUX)
+    replay(WanTransformer3DModel, "forward", WAN)
+    for decoder in (AutoencoderKL, AutoencoderKLWan):
+        replay(decoder, "decode", ("z",))
     tacache()
 
 

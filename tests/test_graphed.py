@@ -1,9 +1,11 @@
 """benchmarks/graphed.py: what is replayed from a graph, and what is left to the model."""
 
+import inspect
 from typing import Any
 
 import pytest
 import torch
+from diffusers import FluxTransformer2DModel, WanTransformer3DModel
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -18,7 +20,14 @@ def model_class(replayed: list[dict[str, Tensor]], monkeypatch) -> type[nn.Modul
             super().__init__()
             self.layer = nn.Linear(2, 2)
 
-        def forward(self, x: Tensor, t: Tensor, mask: Any = None, return_dict: bool = True) -> Any:
+        def forward(
+            self,
+            x: Tensor,
+            t: Tensor,
+            guidance: Any = None,
+            mask: Any = None,
+            return_dict: bool = True,
+        ) -> Any:
             out = self.layer(x) + t + 1
             return {"sample": out} if return_dict else (out,)
 
@@ -27,7 +36,7 @@ def model_class(replayed: list[dict[str, Tensor]], monkeypatch) -> type[nn.Modul
         return torch.zeros_like(given["x"])
 
     monkeypatch.setattr(graphed.Replays, "__call__", noted)
-    graphed.replay(Model, "forward", ("x", "t"))
+    graphed.replay(Model, "forward", ("x", "t", "guidance"))
     return Model
 
 
@@ -57,9 +66,14 @@ def test_off_a_gpu_the_model_runs_itself(model, replayed):
 @torch.no_grad()
 def test_on_a_gpu_it_is_replayed_by_position_or_name(model, replayed, monkeypatch):
     on_a_gpu(monkeypatch)
-    for found in (model(X, T, return_dict=False), model(X, t=T, mask=None, return_dict=False)):
-        assert torch.equal(found[0], torch.zeros(1, 2))
-    assert [set(one) for one in replayed] == [{"x", "t"}] * 2
+    for named in ({}, {"mask": None}, {"guidance": None}, {"guidance": T}):
+        assert torch.equal(model(X, t=T, **named, return_dict=False)[0], torch.zeros(1, 2))
+    assert torch.equal(model(X, T, return_dict=False)[0], torch.zeros(1, 2))
+    assert [set(one) for one in replayed] == [
+        *[{"x", "t"}] * 3,
+        {"x", "t", "guidance"},
+        {"x", "t"},
+    ]
 
 
 @torch.no_grad()
@@ -81,6 +95,15 @@ def test_what_a_graph_would_not_show_is_left_to_the_model(model, replayed, monke
     del model.layer.forward
     model(X, T, return_dict=False)
     assert len(replayed) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "tensors"),
+    [(FluxTransformer2DModel, graphed.FLUX), (WanTransformer3DModel, graphed.WAN)],
+)
+def test_tensors_are_named_in_the_order_of_the_arguments(kind, tensors):
+    taken = list(inspect.signature(kind.forward).parameters)[1:]
+    assert tuple(taken[: len(tensors)]) == tensors
 
 
 @pytest.mark.cuda
