@@ -78,8 +78,11 @@ def test_the_committed_figure_is_of_the_shipped_profile(tmp_path, request):
     drawn = plot_profile(profile, tmp_path / "again.svg").read_text()
     bands, kept = points(drawn), points(committed.read_text())
     assert len(bands) > 100
-    nearest = np.abs(bands[:, None] - kept[None]).max(axis=2).min(axis=1)
-    assert nearest.max() < 1  # point: versions of matplotlib place the axes differently
+    if len(bands) == len(kept):
+        assert np.abs(bands - kept).max() < 0.05  # of a point
+    else:  # matplotlib 3.10 draws other ticks and places the axes differently
+        nearest = np.abs(bands[:, None] - kept[None]).max(axis=2).min(axis=1)
+        assert nearest.max() < 1
 
 
 def points(svg):
