@@ -224,7 +224,11 @@ def test_killed_it_goes_on_where_it_stopped(stand_in, tmp_path, monkeypatch):
             interruptions += 1
             assert interruptions < 100
     assert interruptions >= 3
-    assert timeless(records) == timeless(whole)
+    # a tuning that goes on evaluates again what its tries had shared
+    uncounted = {"prepare_evaluations": None}
+    for made, wanted in zip(timeless(records), timeless(whole), strict=True):
+        assert (made.prepare_evaluations or 0) >= (wanted.prepare_evaluations or 0)
+        assert made.model_copy(update=uncounted) == wanted.model_copy(update=uncounted)
 
 
 def test_nothing_stays_replaced(stand_in):

@@ -12,7 +12,7 @@ from tacache import Plan, PlanError, sample, time_grid
 from tacache.baselines import BASELINES, Problem, record
 from tacache.baselines.budcache import BudCache
 from tacache.baselines.online import OnlineRule
-from tacache.baselines.seam import least
+from tacache.baselines.seam import SLACK, least
 from tacache.errors import HostError
 
 STEPS = 16
@@ -23,6 +23,9 @@ GRID = partial(time_grid, shift=SHIFT)
 TUNABLE = {**BASELINES, "budcache": BudCache(tries=12)}
 STEPPING = ["fewer", "a2s", "dpm++2m", "unipc", "heun", "ab2", "oss"]  # on grids of their own
 CACHING = [name for name in BASELINES if name not in STEPPING]
+# Rules that may leave a part of their budget.
+SPARING = [n for n in BASELINES if n.startswith("taylorseer")]
+SPARING += ["magcache", "teacache", "hicache", "vde", "meancache"]
 
 
 class Counted:
@@ -107,9 +110,21 @@ def test_the_budget_is_met_or_approached_from_below(name, evaluations, recording
     counts = TUNABLE[name].run(recording, tuned(name, evaluations)).evaluations
     mean = sum(counts) / len(counts)
     assert mean <= evaluations
-    assert mean > evaluations - (2 if name in ("heun", "easycache", "teacache-x") else 1.5)
+    slack = SLACK if name in SPARING or TUNABLE[name].online else 0
+    missed = 2 if name in ("heun", "easycache", "teacache-x") else 1.5  # not all can be met
+    assert mean > evaluations - slack - missed
     if not TUNABLE[name].online:
         assert len(set(counts)) == 1
+
+
+@pytest.mark.parametrize("name", SPARING)
+def test_a_setting_that_spends_less_and_serves_better_is_found(name, recording, tuned):
+    """Of settings that spend the budget or up to two evaluations less, the nearest is chosen."""
+    baseline = TUNABLE[name]
+    outcomes = [baseline.run(recording, one) for one in baseline.candidates(recording, 8)]
+    assert {outcome.evaluations[0] for outcome in outcomes} == {6, 7, 8}
+    chosen = recording.error(baseline.run(recording, tuned(name, 8)).x)
+    assert chosen == pytest.approx(min(recording.error(outcome.x) for outcome in outcomes))
 
 
 @pytest.mark.parametrize("name", [name for name in CACHING if name != "full"] + ["fewer", "oss"])

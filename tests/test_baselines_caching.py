@@ -317,12 +317,16 @@ def test_meancache_edges_cost_what_they_miss():
     assert costs[2, 5] == pytest.approx(float(missed) / length)
 
 
-def test_meancache_spends_exactly_its_budget():
+def test_meancache_spends_exactly_what_its_path_has():
     baseline = BASELINES["meancache"]
     recording = record(mixture(), noise_of(3), time_grid(12, 2.0))
     for evaluations in range(1, 13):
-        settings = baseline.fit(recording, evaluations)
-        assert baseline.run(recording, settings).evaluations == (evaluations,) * 3
+        found = baseline.candidates(recording, evaluations)
+        spent = [baseline.run(recording, settings).evaluations for settings in found]
+        assert spent == [(len(settings.anchors),) * 3 for settings in found]
+        assert {len(s.anchors) for s in found} == set(
+            range(max(1, evaluations - 2), evaluations + 1)
+        )
 
 
 # BudCache
@@ -346,10 +350,38 @@ def test_budcache_search_finds_the_best_set_of_a_simple_loss():
         return float(sum((a - b) ** 2 for a, b in zip(anchors, wanted, strict=True)))
 
     start = first_guess(12, 4)
-    assert climb(start, 12, loss, 400) == wanted
+    assert climb(start, 12, loss, 20, seed=0) == wanted
     assert loss(anneal(start, 12, loss, 300, seed=1)) <= loss(start)
     assert anneal(start, 12, loss, 50, seed=3) == anneal(start, 12, loss, 50, seed=3)
-    assert climb(start, 12, loss, 0) == start
+    assert climb(start, 12, loss, 0, seed=0) == start
+
+
+def test_budcache_climbs_to_where_no_near_move_helps():
+    draw = np.random.default_rng(5)
+    height = {n: draw.normal() for n in itertools.combinations(range(1, 12), 3)}
+
+    def loss(anchors):
+        return float(height[anchors[1:]])
+
+    for seed in range(5):
+        top = climb(first_guess(12, 4), 12, loss, 50, seed)
+        for j, by in itertools.product(range(1, 4), (-3, -2, -1, 1, 2, 3)):
+            moved = {*top} - {top[j]} | {top[j] + by}
+            if len(moved) == 4 and all(0 <= n < 12 for n in moved):
+                assert loss(tuple(sorted(moved))) >= loss(top)
+
+
+def test_budcache_anneals_with_moves_of_two_anchors_too(monkeypatch):
+    monkeypatch.setattr("tacache.baselines.budcache.PAIR_SHARE", 1.0)
+    start, seen = first_guess(12, 4), []
+
+    def loss(anchors):
+        seen.append(anchors)
+        return float(anchors != start)  # no other is taken for long
+
+    anneal(start, 12, loss, 60, seed=0)
+    assert all(len(set(anchors)) == 4 and anchors[0] == 0 for anchors in seen)
+    assert max(len({*anchors} - {*start}) for anchors in seen) >= 2
 
 
 def test_budcache_is_no_worse_than_its_start():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tacache.bench.inside import LessonTrials, within
 from tacache.bench.lessons import Lesson, record_walk
 from tacache.bench.methods import METHODS, Planned, follow, load_settings, published, resolve
 from tacache.bench.records import plain
+from tacache.bench.tries import Tries
 from tacache.diffusers.peers import PEERS, Cache
 from tacache.diffusers.peers.library import FirstBlockSettings
 from tests.diffusers_support import counted
@@ -75,7 +77,7 @@ def sampled(caller: Caller, method: Any, settings: Any) -> tuple[Any, Any]:
 def test_a_cache_is_tuned_for_its_budget_and_counted_at_the_model(caller, lesson, name):
     method = METHODS[name]
     settings = method.prepare(lesson, 4)
-    spent = LessonTrials(lesson, PEERS[name]).tried(settings).evaluations
+    spent = LessonTrials(lesson, PEERS[name]).evaluations(settings)
     assert 1 <= spent <= 4
     x, velocity = sampled(caller, method, settings)
     assert x.isfinite().all()
@@ -85,6 +87,15 @@ def test_a_cache_is_tuned_for_its_budget_and_counted_at_the_model(caller, lesson
     again = load_settings(type(settings).__name__, plain(settings))
     assert again == settings
     assert method.shown(settings) == plain(settings)
+
+
+def test_a_tuning_inside_the_model_that_goes_on_runs_no_sample_twice(caller, lesson, tmp_path):
+    first = replace(lesson, tries=Tries(tmp_path / "x.tries"))
+    settings = METHODS["dicache"].prepare(first, 4)
+    with counted(caller.pipe, FLUX.denoisers) as made:
+        again = replace(lesson, tries=Tries(tmp_path / "x.tries"))
+        assert METHODS["dicache"].prepare(again, 4) == settings
+    assert not made
 
 
 def test_with_every_step_it_is_the_full_run(caller, lesson):

@@ -10,7 +10,7 @@ import torch
 
 from tacache import time_grid
 from tacache.baselines import BASELINES, Recording, record
-from tacache.bench import RecordError, read_records, run_bench, runner
+from tacache.bench import RecordError, calls, read_records, run_bench, runner
 from tacache.bench.jobs import Prepared
 from tacache.bench.lessons import Remembered
 from tacache.bench.locks import held
@@ -157,6 +157,28 @@ def test_failed_records_are_dropped_from_parts_too(tmp_path):
     prepared.write_text(Prepared(status="failed", reason="no memory", seconds=1).model_dump_json())
     assert runner.drop_failed(out) == 0
     assert not prepared.exists()
+
+
+def test_a_tuning_that_failed_goes_on_when_it_is_retried(pipe, tmp_path, monkeypatch):
+    asked = job(methods=["magcache"], evaluations=[4], prompts=["a red fox"])
+    evaluate, left = calls.Counted.__call__, [60]
+
+    def failing(self: Any, x: Any, t: float) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise RuntimeError("no memory")
+        return evaluate(self, x, t)
+
+    whole = run_bench(pipe, asked, tmp_path / "whole.jsonl")[-1]
+    out, folder = tmp_path / "r.jsonl", runner.work_folder(tmp_path / "r.jsonl")
+    monkeypatch.setattr(calls.Counted, "__call__", failing)
+    assert run_bench(pipe, asked, out)[-1].reason == "RuntimeError: no memory"
+    (kept,) = folder.glob("*.tries")
+    assert len(kept.read_text().splitlines()) > 3
+    assert runner.drop_failed(out) == 1
+    again = run_bench(pipe, asked, out)[-1]
+    assert (again.status, again.settings) == ("done", whole.settings)
+    assert not list(folder.glob("*.tries"))
 
 
 def test_files_of_one_setup_are_put_together_by_cat(pipe, tmp_path):

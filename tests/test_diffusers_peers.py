@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 from tacache import HostError, PlanError
 from tacache.baselines.dicache import DiCacheSettings
 from tacache.baselines.magcache import FLUX_RATIOS, WAN_RATIOS
-from tacache.diffusers.peers import PEERS, Cache, Tried, metered, placed
+from tacache.diffusers.peers import PEERS, Cache, metered, placed
 from tacache.diffusers.peers.base import LOOSEST, tightest
 from tacache.diffusers.peers.cachedit import DBCache, DBCacheSettings
 from tacache.diffusers.peers.families import attention_of, blocks_of
@@ -290,12 +291,16 @@ class _Trials:
 
     def __init__(self, fewest: float = 1.0) -> None:
         self.fewest, self.asked = fewest, 0
+        self.runs = Counter[Any]()  # samples that settings were tried on
 
-    def tried(self, settings: Any) -> Tried:
+    def evaluations(self, settings: Any) -> float:
         self.asked += 1
         threshold = getattr(settings, "threshold", 0)
-        spent = max(self.fewest, self.steps / (1 + 10 * threshold))
-        return Tried(round(spent), error=abs(hash(settings)) % 97)
+        return round(max(self.fewest, self.steps / (1 + 10 * threshold)))
+
+    def error(self, settings: Any, samples: int) -> float:
+        self.runs[settings] = max(samples, self.runs[settings])
+        return abs(hash(settings)) % 97 + samples
 
     def seen(self, settings: Any, look: Any) -> list[Any]:
         return [[1.0, *(1.05 for _ in range(19))], [1.0, *(1.03 for _ in range(19))]]
@@ -305,7 +310,7 @@ class _Trials:
 def test_a_threshold_is_found_that_meets_the_budget(evaluations):
     trials = _Trials()
     found = tightest(trials, FirstBlockSettings(threshold=LOOSEST), evaluations)
-    assert trials.tried(found).evaluations == evaluations
+    assert trials.evaluations(found) == evaluations
     assert (found.threshold == 0) == (evaluations == 20)
     assert trials.asked < 15
 
@@ -329,11 +334,25 @@ def test_dicache_keeps_as_much_of_its_retention_as_the_budget_has_room_for():
 def test_schedules_known_before_a_run_spend_the_budget(name, evaluations):
     schedule = mag_schedule if "mag" in name else taylor_schedule
     found = PEERS[name].candidates(_Trials(), evaluations)
-    assert 1 <= len(found) <= 48
+    assert 1 <= len(found) <= 96
     spent = {len(schedule(settings, 20)) for settings in found}
-    assert len(spent) == 1
-    assert evaluations - 1 <= spent.pop() <= evaluations
-    assert PEERS[name].fit(_Trials(), evaluations) in found
+    assert max(spent) == evaluations
+    assert max(1, evaluations - 2) <= min(spent)
+    assert len(spent) > 1 or evaluations == 20
+    trials = _Trials()
+    best = PEERS[name].fit(trials, evaluations)
+    assert trials.error(best, 1) == min(trials.error(one, 1) for one in found)
+
+
+def test_only_the_best_candidates_are_tried_on_more_samples():
+    trials = _Trials()
+    found = PEERS["diffusers-taylorseer-lite"].candidates(trials, 7)
+    PEERS["diffusers-taylorseer-lite"].fit(trials, 7)
+    tried = sorted(trials.runs.values(), reverse=True)
+    assert tried == [8] * 4 + [2] * 8 + [1] * (len(found) - 12)
+    assert {trials.error(one, 0) for one, n in trials.runs.items() if n == 8} == set(
+        sorted(trials.error(one, 0) for one in found)[:4]
+    )
 
 
 def test_taylorseer_cannot_run_on_one_evaluation():
@@ -360,7 +379,7 @@ def test_published_ratios_are_taken_to_other_numbers_of_steps():
 
 
 def test_of_many_candidates_both_ends_are_kept():
-    assert len(spread(range(100))) == 24
+    assert len(spread(range(100))) == 48
     assert (spread(range(100))[0], spread(range(100))[-1]) == (0, 99)
 
 

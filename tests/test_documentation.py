@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 import pytest
 
@@ -156,17 +157,20 @@ def test_tables_of_methods_are_what_was_measured(page, study, tmp_path):
     assert not fill_document([ROOT / f"benchmarks/results/{study}.jsonl.gz"], copy)
 
 
-def clips(
-    study: str, metric: str = "psnr", prompts: int = 24
+def packed(study: str) -> list[dict[str, Any]]:
+    with gzip.open(ROOT / f"benchmarks/results/{study}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        return list(map(json.loads, lines))
+
+
+def measured(
+    study: str, metric: str = "psnr", prompts: int = 24, reference: str = "to_full"
 ) -> dict[tuple[str, int | None], list[float]]:
-    """What a study of tiny-wan measured to the full clips, by method and budget, by prompts."""
+    """What a study measured to the full pictures or clips, by method and budget, by prompts."""
     found: dict[tuple[str, int | None], dict[str, float]] = {}
-    path = ROOT / f"benchmarks/results/{study}.jsonl.gz"
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        for one in map(json.loads, lines):
-            if one["status"] == "done" and one["to_full"] and one["method"] != "fine":
-                values = found.setdefault((one["method"], one["evaluations"]), {})
-                values[one["prompt"]] = one["to_full"]["metrics"][metric]
+    for one in packed(study):
+        if one["status"] == "done" and one[reference] and one["method"] not in ("full", "fine"):
+            values = found.setdefault((one["method"], one["evaluations"]), {})
+            values[one["prompt"]] = one[reference]["metrics"][metric]
     assert {len(values) for values in found.values()} == {prompts}
     return {key: [values[prompt] for prompt in sorted(values)] for key, values in found.items()}
 
@@ -184,15 +188,52 @@ def lead(first: list[float], second: list[float]) -> str:
     return f"{by:.1f} ± {margin:.1f}"
 
 
+def test_what_is_said_of_rivals_on_pictures_is_what_was_measured():
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert "the best PSNR at every budget; at 13 and 5 its lead over the next is within" in text
+    assert "at 13 HiCache and the TaylorSeer rules have the better SSIM and LPIPS." in text
+    found = {key: values for key, values in measured("main").items() if key[1] is not None}
+    for budget in (25, 17, 13, 10, 7, 5):
+        others = {name: mean(values) for (name, k), values in found.items() if k == budget}
+        assert max(others, key=others.__getitem__) == "fitted"
+        del others["fitted"]
+        rival = max(others, key=others.__getitem__)
+        by, margin = gain(found["fitted", budget], found[rival, budget])
+        assert (by > margin) == (budget not in (13, 5)), (budget, rival, by, margin)
+    for metric, sign in (("ssim", 1), ("lpips", -1)):
+        values = {key: sign * mean(one) for key, one in measured("main", metric).items()}
+        before = {n for n, k in values if k and values[n, k] > values["fitted", k]}
+        assert {"hicache", "taylorseer-1", "taylorseer-2"} <= before
+        assert all(
+            values[key] <= values["fitted", key[1]]
+            for key in values
+            if key[1] in (25, 17, 10, 7, 5)
+        )
+    assert "`ab2` is ahead at 17 and 25, `unipc` at 25 and `taylorseer-1-sigma` at 13" in text
+    fine = {key: mean(one) for key, one in measured("main", reference="to_fine").items()}
+    before = {key for key in fine if key[1] and fine[key] > fine["fitted", key[1]]}
+    assert before == {("ab2", 17), ("ab2", 25), ("unipc", 25), ("taylorseer-1-sigma", 13)}
+
+
+def test_what_tuning_evaluates_is_what_was_counted():
+    text = " ".join((ROOT / "docs" / "bench.md").read_text(encoding="utf-8").split())
+    spent: dict[str, list[int]] = {}
+    for one in packed("wan-main"):
+        if one.get("prepare_evaluations"):
+            spent.setdefault(one["method"], []).append(one["prepare_evaluations"])
+    for name, said in (("magcache", "MagCache"), ("budcache", "BudCache"), ("fitted", "a fit")):
+        assert f"{min(spent[name]):,} to {max(spent[name]):,} for {said}" in text
+
+
 def test_what_is_said_of_fitted_clips_is_what_was_measured():
     text = " ".join((ROOT / "docs" / "video.md").read_text(encoding="utf-8").split())
-    found = clips("wan-main")
+    found = measured("wan-main")
     psnr = {key: mean(values) for key, values in found.items()}
     assert psnr["fitted", 25] > psnr["tasu", 25] + 8
     assert f"{psnr['fitted', 25] - psnr['tasu', 25]:.1f} dB closer" in text
     assert f"{psnr['fitted', 13]:.1f} dB beside {psnr['tasu', 25]:.1f}" in text
     assert psnr["fitted", 17] < psnr["tasu", 25]
-    more = mean(clips("wan-pareto")["fitted", 21])
+    more = mean(measured("wan-pareto")["fitted", 21])
     assert f"({psnr['fitted', 17]:.1f} and {more:.1f} dB)" in text
     assert f"give {psnr['tasu:wan', None]:.1f} dB" in text
     budgeted = [key for key in psnr if key[1] is not None]
@@ -206,20 +247,23 @@ def test_what_is_said_of_fitted_clips_is_what_was_measured():
     assert all(psnr["damped", k] > psnr["reuse", k] for k in (25, 17, 13, 10, 7))
     assert psnr["damped", 7] < psnr["fewer", 7]
     assert f"before it by {lead(found['oss', 7], found['fitted', 7])} dB" in text
-    moved = {key: mean(values) for key, values in clips("wan-main", "motion-psnr").items()}
+    moved = {key: mean(values) for key, values in measured("wan-main", "motion-psnr").items()}
     before = [key for key in budgeted if moved[key] > moved["fitted", key[1]]]
     assert sorted(before) == [("budcache", 5), ("diffusers-magcache", 5), ("oss", 7)]
-    few, changes = (clips("wan-few", metric, prompts=60) for metric in ("psnr", "motion-psnr"))
+    few, changes = (measured("wan-few", metric, prompts=60) for metric in ("psnr", "motion-psnr"))
     ours, theirs = ("fitted", 7), ("oss", 7)
     assert f"{lead(few[ours], few[theirs])} dB by frames and" in text
     assert f"and {lead(changes[ours], changes[theirs])} by their changes" in text
     ours = "fitted", 5
-    for rival, said in (("budcache", "BudCache"), ("diffusers-magcache", "the 24,")):
+    rivals = ("budcache", "BudCache"), ("magcache", "MagCache"), ("diffusers-magcache", "the 24,")
+    for rival, said in rivals:
         leads = [lead(one[ours], one[rival, 5]) for one in (few, changes)]
         assert f"{said} by {' and '.join(leads)}" in text
-    taught = clips("wan-calibration")
+    taught = measured("wan-calibration")
     for budget in (13, 10, 7):
         fits = [mean(taught[key]) for key in taught if key[0][:6] == "fitted" and key[1] == budget]
         assert max(fits) - min(fits) < 2
-    fixed = [mean(values) for (name, _), values in clips("wan-thresholds").items() if "/" in name]
+    fixed = [
+        mean(values) for (name, _), values in measured("wan-thresholds").items() if "/" in name
+    ]
     assert f"{min(fixed):.1f} to {sorted(fixed)[-2]:.1f} dB" in text  # the last is full steps

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from tacache.baselines.seam import Baseline, Meter, Problem, Settings, Visit, last_state
+from tacache.baselines.seam import SLACK, Baseline, Meter, Problem, Settings, Visit, last_state
 from tacache.decomposition import working_dtype
 from tacache.velocity import euler
 
@@ -91,12 +91,9 @@ class CachingRule(Baseline[Settings]):
         return last_state(self.visits(model, problem, settings), problem.times)
 
     def meeting(
-        self, found: Iterable[Settings], times: Sequence[float], evaluations: int, slack: int = 0
+        self, found: Iterable[Settings], times: Sequence[float], evaluations: int
     ) -> list[Settings]:
-        """Those with the most anchors up to the budget, one for each set of anchors.
-
-        `slack` also lets in those with so many fewer, which may yet be better.
-        """
+        """Those with the most anchors up to the budget or a few fewer, one a set of anchors."""
         by_anchors: dict[tuple[int, ...], Settings] = {}
         for settings in found:
             anchors = self.anchors(settings, times)
@@ -104,7 +101,7 @@ class CachingRule(Baseline[Settings]):
                 by_anchors.setdefault(anchors, settings)
         most = max(map(len, by_anchors), default=0)
         return [
-            settings for anchors, settings in by_anchors.items() if len(anchors) >= most - slack
+            settings for anchors, settings in by_anchors.items() if len(anchors) >= most - SLACK
         ]
 
 
@@ -117,11 +114,10 @@ def between(sums: Iterable[float]) -> list[float]:
 def intervals_for(
     anchors: Callable[[int], tuple[int, ...]], steps: int, evaluations: int
 ) -> tuple[int, ...]:
-    """The shortest and the longest interval with the most anchors up to the budget.
+    """The intervals with the most anchors up to the budget, or a few fewer.
 
     `anchors(interval)` are the steps a periodic rule evaluates.
     """
     counts = {n: len(anchors(n)) for n in range(1, steps + 1)}
     most = max((count for count in counts.values() if count <= evaluations), default=0)
-    found = [n for n, count in counts.items() if count == most]
-    return (found[0], found[-1]) if found else ()
+    return tuple(n for n, count in counts.items() if most - SLACK <= count <= most)

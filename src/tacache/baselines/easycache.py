@@ -42,7 +42,7 @@ class EasyCache(OnlineRule[EasyCacheSettings]):
     published = MappingProxyType({"wan": EasyCacheSettings(tau=0.05, warm_up=10)})
 
     def candidates(self, recording: Recording, evaluations: int) -> Sequence[EasyCacheSettings]:
-        """For each warm-up and reuse the lowest tau whose mean meets the budget."""
+        """For each warm-up and reuse the lowest taus whose means meet the budget or a bit less."""
         found: list[EasyCacheSettings] = []
         for warm_up, reuse in product(WARM_UPS, REUSES):
             loosest = EasyCacheSettings(tau=LOOSEST, warm_up=warm_up, reuse=reuse)

@@ -91,27 +91,17 @@ class MagCache(CachingRule[MagCacheSettings]):
     )
 
     def candidates(self, recording: Recording, evaluations: int) -> Sequence[MagCacheSettings]:
-        """For each retention and cap the tightest delta that meets the budget; both reuses."""
-        tightest: dict[tuple[float, int], MagCacheSettings] = {}
-        for settings in self._sweep(magnitude_ratios(recording), recording.steps, evaluations):
-            tightest.setdefault((settings.retention, settings.cap), settings)
-        found = self.meeting(tightest.values(), recording.times, evaluations)
+        """All schedules that retentions, caps and deltas make of the budget; both reuses."""
+        sweep = self._sweep(magnitude_ratios(recording), recording.steps)
+        found = self.meeting(sweep, recording.times, evaluations)
         return [one.model_copy(update={"reuse": reuse}) for one in found for reuse in REUSES]
 
-    def _sweep(
-        self, ratios: tuple[float, ...], steps: int, evaluations: int
-    ) -> Iterator[MagCacheSettings]:
-        """For each retention and cap all deltas nearest to the budget, tightest first."""
+    def _sweep(self, ratios: tuple[float, ...], steps: int) -> Iterator[MagCacheSettings]:
+        """Every retention and cap with every delta, tightest first."""
         for retention in RETENTIONS:
             for cap in (*CAPS, steps):
-                deltas = between(_sums(ratios, cap))
-                found = [
-                    MagCacheSettings(ratios=ratios, delta=delta, cap=cap, retention=retention)
-                    for delta in deltas
-                ]
-                counts = [len(schedule(settings, steps)) for settings in found]
-                most = max((count for count in counts if count <= evaluations), default=0)
-                yield from (s for s, c in zip(found, counts, strict=True) if c == most)
+                for delta in between(_sums(ratios, cap)):
+                    yield MagCacheSettings(ratios=ratios, delta=delta, cap=cap, retention=retention)
 
     def anchors(self, settings: MagCacheSettings, times: Sequence[float]) -> tuple[int, ...]:
         """The schedule on this many steps."""

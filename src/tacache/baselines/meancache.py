@@ -8,7 +8,7 @@ shortest path of K edges with the costs raised to gamma, which suppresses peaks.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tacache.baselines.caching import LONGEST_SPAN, CachingRule, Now, Past, Rebuild
 from tacache.baselines.online import mean_abs
-from tacache.baselines.seam import Recording, Visit
+from tacache.baselines.seam import Recording, Visit, nearly
 from tacache.decomposition import working_dtype
 from tacache.files import Frozen
 from tacache.velocity import euler
@@ -90,13 +90,13 @@ class MeanCache(CachingRule[MeanCacheSettings]):
     citation = "Gao et al., MeanCache: From Instantaneous to Average Velocity, ICLR 2026"
 
     def candidates(self, recording: Recording, evaluations: int) -> Sequence[MeanCacheSettings]:
-        """The shortest paths for several gammas; all have exactly K edges."""
+        """The shortest paths of K edges, or a few fewer, for several gammas."""
         by_span = np.stack([edge_costs(recording, span) for span in SPANS])
         costs, spans = by_span.min(axis=0), by_span.argmin(axis=0) + 1
         scale = np.max(costs[np.isfinite(costs)]) or 1.0
         found: dict[tuple[int, ...], MeanCacheSettings] = {}
-        for gamma in GAMMAS:
-            anchors = shortest_path((costs / scale) ** gamma, evaluations)
+        for gamma, length in product(GAMMAS, nearly(evaluations)):
+            anchors = shortest_path((costs / scale) ** gamma, length)
             edges = pairwise((*anchors, recording.steps))
             chosen = MeanCacheSettings(
                 anchors=anchors, spans=tuple(int(spans[edge]) for edge in edges), gamma=gamma

@@ -22,6 +22,8 @@ from tacache.baselines.seam import (
     Settings,
     Visit,
     last_state,
+    named,
+    nearly,
 )
 from tacache.decomposition import divide, working_dtype
 from tacache.velocity import euler
@@ -115,27 +117,46 @@ class OnlineRule(Baseline[Settings]):
     def tightest(
         self, recording: Recording, settings: Settings, threshold: str, evaluations: int
     ) -> list[Settings]:
-        """`settings` with the lowest threshold whose mean stays within the budget, if one does.
+        """`settings` with the lowest thresholds whose means stay within the budget or a bit less.
 
-        By bisection with real runs: a tighter threshold evaluates more often.
+        By bisection with real runs: a tighter threshold evaluates more often. None where even the
+        loosest spends more.
         """
+        known: dict[float, tuple[float, Settings]] = {}
 
         def tried(value: float) -> tuple[float, Settings]:
             update: dict[str, Any] = {threshold: value}
             trial = settings.model_copy(update=update)
-            counts = self.run(recording, trial).evaluations
-            return sum(counts) / len(counts), trial
 
-        best_mean, best = tried(0.0 if evaluations == recording.steps else LOOSEST)
-        if best_mean > evaluations:
-            return []
-        low, high = LOWEST, HIGHEST
-        for _ in range(BISECTIONS):
-            if best_mean == evaluations:
-                break
-            middle = (low * high) ** 0.5
-            mean, trial = tried(middle)
-            if best_mean < mean <= evaluations:
-                best_mean, best = mean, trial
-            low, high = (middle, high) if mean > evaluations else (low, middle)
-        return [best]
+            def made() -> tuple[float]:
+                counts = self.run(recording, trial).evaluations
+                return (sum(counts) / len(counts),)
+
+            if value not in known:
+                (spent,) = recording.tried(f"evaluations: {named(trial)}", made)
+                known[value] = spent, trial
+            return known[value]
+
+        found: dict[float, Settings] = {}
+        for budget in nearly(evaluations):
+            spent, best = _bisected(tried, budget, 0.0 if budget == recording.steps else LOOSEST)
+            if spent <= budget:
+                found.setdefault(spent, best)
+        return list(found.values())
+
+
+def _bisected(
+    tried: Callable[[float], tuple[float, Settings]], budget: int, first: float
+) -> tuple[float, Settings]:
+    """What is spent with the lowest threshold that stays within the budget, and its settings."""
+    spent, best = tried(first)
+    low, high = LOWEST, HIGHEST
+    for _ in range(BISECTIONS):
+        if spent >= budget:
+            break
+        middle = (low * high) ** 0.5
+        mean, trial = tried(middle)
+        if spent < mean <= budget:
+            spent, best = mean, trial
+        low, high = (middle, high) if mean > budget else (low, middle)
+    return spent, best

@@ -4,6 +4,7 @@ A `Problem` is what every method gets. A `Recording` is a problem whose full-ste
 methods are tuned on. Whatever a method does, its evaluations are counted at the velocity function.
 """
 
+import hashlib
 import heapq
 import math
 from abc import ABC, abstractmethod
@@ -23,6 +24,9 @@ from tacache.files import Frozen
 from tacache.grid import as_times, interpolate
 from tacache.velocity import Condition, Velocity, batches, check_velocity, euler
 
+SLACK = 2  # evaluations that a setting may leave of its budget: it may yet be better
+# tried(name, make): make() of a try, or what it came to before
+Tried = Callable[[str, Callable[[], tuple[float, ...]]], tuple[float, ...]]
 # grid(K): the K-step grid, made the way the full one was made
 Grid = Callable[[int], Sequence[float]]
 
@@ -131,6 +135,7 @@ class Recording(Problem):
 
     states: Sequence[Tensor] = ()
     velocities: Sequence[Tensor] = ()
+    tried: Tried = lambda _, make: make()
 
     def first(self, samples: int) -> "Recording":
         """The same with its first samples only."""
@@ -146,6 +151,7 @@ class Recording(Problem):
             self.grid,
             [take(x, rows) for x in self.states],
             [take(v, rows) for v in self.velocities],
+            self.tried,
         )
 
     def error(self, x: Tensor) -> float:
@@ -174,6 +180,17 @@ def record(
     return Recording(
         velocity, noise, problem.times, problem.condition, grid, tuple(states), tuple(velocities)
     )
+
+
+def nearly(evaluations: int) -> range:
+    """The budget and what a setting may spend in its place, down from it."""
+    return range(evaluations, max(evaluations - SLACK, 1) - 1, -1)
+
+
+def named(settings: Frozen) -> str:
+    """A short name that no other settings have."""
+    content = f"{type(settings).__name__} {settings.model_dump_json()}"
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 Settings = TypeVar("Settings", bound=Frozen)
@@ -214,7 +231,7 @@ class Baseline(ABC, Generic[Settings]):
 
     @abstractmethod
     def candidates(self, recording: Recording, evaluations: int) -> Sequence[Settings]:
-        """Settings that spend the budget, or come nearest to it from below; empty: none do."""
+        """Settings that spend the budget or a little less; empty where none come so low."""
 
     @abstractmethod
     def sample(self, model: Meter, problem: Problem, settings: Settings) -> Tensor:
@@ -240,7 +257,10 @@ class Baseline(ABC, Generic[Settings]):
         parts = [recording.of(one) for one in rows]
 
         def error(settings: Settings, part: int) -> float:
-            return parts[part].error(self.run(parts[part], settings).x)
+            def made() -> tuple[float]:
+                return (parts[part].error(self.run(parts[part], settings).x),)
+
+            return recording.tried(f"error of {part}: {named(settings)}", made)[0]
 
         return least(found, error, len(parts))
 

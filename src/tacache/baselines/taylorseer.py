@@ -83,7 +83,7 @@ class _Periodic(CachingRule[PeriodSettings]):
     clock: Clock
 
     def periods(self, recording: Recording, evaluations: int) -> list[PeriodSettings]:
-        """For each warm-up the shortest and the longest interval that meet the budget."""
+        """For each warm-up the intervals that meet the budget."""
         found = []
         every_second = 2 * evaluations - recording.steps  # with more than half of the steps
         for warm_up in sorted({*WARM_UPS, every_second, evaluations - 1}):
@@ -94,7 +94,7 @@ class _Periodic(CachingRule[PeriodSettings]):
                     evaluations,
                 ):
                     found.append(PeriodSettings(interval=interval, warm_up=warm_up))
-        return self.meeting(found, recording.times, evaluations, slack=1)
+        return self.meeting(found, recording.times, evaluations)
 
     def anchors(self, settings: PeriodSettings, times: Sequence[float]) -> tuple[int, ...]:
         """A warm-up, then a period."""

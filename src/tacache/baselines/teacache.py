@@ -8,7 +8,8 @@ of the time, as for Wan (the schedule is then the same for all samples), or the 
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, islice, pairwise
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -55,10 +56,11 @@ def time_embedding(t: float) -> Tensor:
     return torch.cat([angles.cos(), angles.sin()])[None]
 
 
-def embedding_changes(times: Sequence[float]) -> list[float]:
+@lru_cache(maxsize=8)
+def embedding_changes(times: tuple[float, ...]) -> tuple[float, ...]:
     """The rel of the time embedding from step i - 1 to step i, for i = 1 ... N - 1."""
     embeddings = [time_embedding(t) for t in times[:-1]]
-    return [float(relative_change(b, a)) for a, b in pairwise(embeddings)]
+    return tuple(float(relative_change(b, a)) for a, b in pairwise(embeddings))
 
 
 def fit_polynomial(changes: Sequence[float], outputs: Sequence[float]) -> Fit:
@@ -99,24 +101,21 @@ class TeaCacheTime(CachingRule[TeaCacheSettings]):
     needs = "the first and the last step are always evaluated"
 
     def candidates(self, recording: Recording, evaluations: int) -> Sequence[TeaCacheSettings]:
-        """The tightest delta that meets the budget, with both reuses."""
-        changes = embedding_changes(recording.times)
+        """The deltas that meet the budget, with both reuses."""
+        changes = embedding_changes(tuple(recording.times))
         if not changes:
             return []
         outputs = [float(rows.mean()) for rows in _output_changes(recording)]
         fit = fit_polynomial(changes, outputs)
         increments = estimate(fit, torch.tensor(changes, dtype=torch.float64)).tolist()
         deltas = between(total for i in range(len(changes)) for total in accumulate(increments[i:]))
-        within = (delta for delta in deltas if len(schedule(increments, delta)) <= evaluations)
-        return [
-            TeaCacheSettings(**fit._asdict(), delta=delta, reuse=reuse)
-            for delta in islice(within, 1)  # looser ones evaluate less
-            for reuse in REUSES
-        ]
+        every = (TeaCacheSettings(**fit._asdict(), delta=delta) for delta in deltas)
+        found = self.meeting(every, recording.times, evaluations)
+        return [one.model_copy(update={"reuse": reuse}) for one in found for reuse in REUSES]
 
     def anchors(self, settings: TeaCacheSettings, times: Sequence[float]) -> tuple[int, ...]:
         """The schedule on this grid."""
-        changes = torch.tensor(embedding_changes(times), dtype=torch.float64)
+        changes = torch.tensor(embedding_changes(tuple(times)), dtype=torch.float64)
         return schedule(estimate(settings, changes).tolist(), settings.delta)
 
     def rebuild(self, settings: TeaCacheSettings) -> Rebuild:
@@ -132,7 +131,7 @@ class TeaCacheState(OnlineRule[TeaCacheSettings]):
     needs = "the first and the last step are always evaluated"
 
     def candidates(self, recording: Recording, evaluations: int) -> Sequence[TeaCacheSettings]:
-        """The tightest delta whose mean meets the budget, for each reuse."""
+        """The tightest deltas whose means meet the budget and a little less, for each reuse."""
         if recording.steps < 2:
             return []
         inputs = [relative_change(b, a) for a, b in pairwise(recording.states[:-1])]

@@ -83,7 +83,7 @@ class VDE(CachingRule[VDESettings]):
                 evaluations,
             ):
                 found.append(VDESettings(stable=stable, interval=interval))
-        return self.meeting(found, recording.times, evaluations, slack=1)
+        return self.meeting(found, recording.times, evaluations)
 
     def anchors(self, settings: VDESettings, times: Sequence[float]) -> tuple[int, ...]:
         """Stable steps, then a period."""

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from statistics import mean
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from pydantic import JsonValue
 from torch import Tensor
 
 from tacache.baselines import Problem
+from tacache.baselines.seam import named
 from tacache.bench.lessons import Lesson
 from tacache.bench.records import plain
 from tacache.bench.seam import Calls
@@ -26,9 +27,9 @@ from tacache.files import Frozen
 from tacache.velocity import euler
 
 if TYPE_CHECKING:  # they load diffusers, which not every host goes with
-    from tacache.diffusers.peers import Peer, Tried
+    from tacache.diffusers.peers import Peer
 
-TUNED = 2  # calibration samples that thresholds are searched on
+FEW = 2  # calibration samples that thresholds are searched on, and ratios measured
 Seen = TypeVar("Seen")
 
 
@@ -51,7 +52,7 @@ class Inside:
         return self.variant is None
 
     def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
-        """Tune it on a few calibration samples, in runs of the real pipeline."""
+        """Tune it on the calibration samples, in runs of the real pipeline."""
         from tacache.diffusers.peers import check_supported
 
         self.baseline.available()
@@ -95,14 +96,20 @@ def within(method: Any, caller: Calls, settings: Any) -> AbstractContextManager[
     return nullcontext()
 
 
+class Made(NamedTuple):
+    """A run: its evaluations, and |x - x_N|^2 / |x_N|^2."""
+
+    evaluations: int
+    error: float
+
+
 class LessonTrials:
-    """Runs of a cache on the first samples of a lesson; settings are tried once."""
+    """Runs of a cache on the samples of a lesson; each is made once."""
 
     def __init__(self, lesson: Lesson, peer: "Peer[Any]") -> None:
         self._lesson, self._peer = lesson, peer
-        self._subjects = lesson.subjects[:TUNED]
-        self._ends = [lesson.walk(i).states[-1:] for i in range(len(self._subjects))]
-        self._known: dict[Any, Tried] = {}
+        self._made: dict[tuple[Any, int], Made] = {}
+        self._ends: dict[int, Tensor] = {}
 
     @property
     def steps(self) -> int:
@@ -116,26 +123,41 @@ class LessonTrials:
 
         return family_of(self._lesson.caller.pipe.transformer).name
 
-    def tried(self, settings: Any) -> "Tried":
-        """The mean evaluations and the mean of |x - x_N|^2 / |x_N|^2."""
-        from tacache.diffusers.peers import Tried
+    def evaluations(self, settings: Any) -> float:
+        """The mean of the first few samples."""
+        return mean(self._sample(i, settings).evaluations for i in self._first(FEW))
 
-        if settings not in self._known:
-            made = [self._run(i, settings, lambda _: None) for i in range(len(self._subjects))]
-            errors = [_error(x, end) for (x, *_), end in zip(made, self._ends, strict=True)]
-            self._known[settings] = Tried(mean(spent for _, spent, _ in made), mean(errors))
-        return self._known[settings]
+    def error(self, settings: Any, samples: int) -> float:
+        """The mean of the first samples."""
+        return mean(self._sample(i, settings).error for i in self._first(samples))
 
     def seen(self, settings: Any, look: Callable[[Any], Seen]) -> list[Seen]:
-        """What there is to see in the model after each sample's run."""
-        return [self._run(i, settings, look)[2] for i in range(len(self._subjects))]
+        """What there is to see in the model after the run of each of the first few samples."""
+        return [self._run(i, settings, look)[2] for i in self._first(FEW)]
+
+    def _first(self, samples: int) -> range:
+        return range(min(samples, len(self._lesson.subjects)))
+
+    def _sample(self, number: int, settings: Any) -> Made:
+        if (settings, number) not in self._made:
+            name = f"sample {number}: {named(settings)}"
+            spent, error = self._lesson.tries(name, lambda: self._tried(number, settings))
+            self._made[settings, number] = Made(int(spent), error)
+        return self._made[settings, number]
+
+    def _tried(self, number: int, settings: Any) -> Made:
+        x, evaluations, _ = self._run(number, settings, lambda _: None)
+        if number not in self._ends:
+            self._ends[number] = self._lesson.walk(number).states[-1:]
+        return Made(evaluations, _error(x, self._ends[number]))
 
     @torch.no_grad()
     def _run(
         self, number: int, settings: Any, look: Callable[[Any], Seen]
     ) -> tuple[Tensor, int, Seen]:
         caller, method = self._lesson.caller, Inside(self._peer)
-        with within(method, caller, settings), caller.open(self._subjects[number]) as velocity:
+        subject = self._lesson.subjects[number]
+        with within(method, caller, settings), caller.open(subject) as velocity:
 
             def ticking(x: Tensor, t: float) -> Tensor:
                 self._lesson.tick()

@@ -22,6 +22,7 @@ from torch import Tensor
 from tacache.baselines import Recording
 from tacache.bench.records import Taught
 from tacache.bench.seam import Calls, SampleVelocity, Subject
+from tacache.bench.tries import Tries
 from tacache.calibration import measure
 from tacache.errors import HostError
 from tacache.profile import Profile
@@ -88,13 +89,17 @@ def digest(x: Tensor) -> bytes:
 
 @dataclass(frozen=True)
 class Lesson:
-    """Some prompts of a source, to make methods ready on; `tick` hears of every evaluation."""
+    """Some prompts of a source, to make methods ready on; `tick` hears of every evaluation.
+
+    `tries` knows what a method's tuning has tried before it was stopped.
+    """
 
     caller: Calls
     folder: Path
     source: str
     prompts: tuple[str, ...]
     tick: Callable[[], None] = field(default=lambda: None, compare=False)
+    tries: Tries = field(default_factory=Tries, compare=False)
 
     @property
     def subjects(self) -> list[Subject]:
@@ -155,6 +160,7 @@ class Lesson:
                 self.caller.grid,
                 tuple(states),
                 tuple(velocities),
+                self.tries,
             )
 
     @property

@@ -1,9 +1,9 @@
 """The walk of a benchmark: calibrate, make every method ready, then judge all from the same noise.
 
-Whatever is finished is in a file: calibration runs, settings and references in a folder beside the
-results, records in the results. A killed benchmark goes on where it stopped; under `torchrun` or
-`accelerate launch` each part of the work is shared out between the processes. Settings are kept by
-the code that made them: where a method has changed, it is made ready again.
+Whatever is finished is in a file: calibration runs, tries, settings and references in a folder
+beside the results, records in the results. A killed benchmark goes on where it stopped; under
+`torchrun` or `accelerate launch` each part of the work is shared out between the processes.
+Settings are kept by the code that made them: where a method has changed, it is made ready again.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -28,17 +29,18 @@ from tacache.bench.judging import FULL, Judge, Reference, work_folder
 from tacache.bench.lessons import Lesson, record_walk
 from tacache.bench.locks import held
 from tacache.bench.machines import same_device
-from tacache.bench.methods import Asked, resolve
+from tacache.bench.methods import Asked, Rival, resolve
 from tacache.bench.records import Adds, Record, RecordError, RecordFile, Status, plain
 from tacache.bench.seam import Calls, Subject
 from tacache.bench.tracing import is_traceable
+from tacache.bench.tries import Tries
 from tacache.errors import PlanError, TACacheError
 from tacache.files import write_atomically
 from tacache.processes import Processes
 
 Item = TypeVar("Item")
 # what takes longest to make ready, begun first so that no process ends long after the others
-SLOW = ("budcache", "fitted", "easycache", "teacache-x")
+SLOW = ("budcache", "magcache", "fitted", "easycache", "teacache-x")
 
 
 def run_bench(pipe: Any, job: Job, out: str | Path, *, progress: bool = False) -> list[Record]:
@@ -170,12 +172,15 @@ class Bench:
         """Make a method ready, unless it is; where that fails, the reason is kept instead."""
         if self.prepared_file(task).exists():
             return
-        started, ticks = time.perf_counter(), self.ticks
+        started, ticks, lesson = time.perf_counter(), self.ticks, task.lesson
+        tries = Tries(self.prepared_file(task).with_suffix(".tries"), lambda: self.ticks)
+        if isinstance(task.asked.method, Rival | Inside):
+            lesson = replace(lesson, tries=tries)
         status: Status = "done"
         reason = kind = settings = None
         try:
             with torch.no_grad():
-                made = task.asked.method.prepare(task.lesson, task.evaluations)
+                made = task.asked.method.prepare(lesson, task.evaluations)
             kind, settings = type(made).__name__, plain(made)
         except PlanError as error:
             status, reason = "unreachable", str(error)
@@ -188,9 +193,13 @@ class Bench:
             settings=settings,
             seconds=time.perf_counter() - started,
             # a cache inside the model is called at every step, evaluated or not
-            evaluations=None if isinstance(task.asked.method, Inside) else self.ticks - ticks,
+            evaluations=None
+            if isinstance(task.asked.method, Inside)
+            else tries.evaluations + self.ticks - ticks,
         )
         write_atomically(self.prepared_file(task), kept.model_dump_json() + "\n")
+        if status != "failed":  # what can be tried again goes on from there
+            tries.forget()
 
     def sample(self, tasks: Sequence[Task], add: Adds) -> None:
         """Every task for every subject of this process's share."""

@@ -9,7 +9,7 @@ They run in the real pipeline. `metering` counts at the model's layers what they
 from typing import Any
 
 from tacache.diffusers.peers.attaching import Site, check_supported, placed, restored
-from tacache.diffusers.peers.base import Cache, Peer, Trials, Tried
+from tacache.diffusers.peers.base import Cache, Peer, Trials
 from tacache.diffusers.peers.cachedit import DBCache
 from tacache.diffusers.peers.dicache import DiCache
 from tacache.diffusers.peers.library import FirstBlockCache, MagCacheInside, TaylorSeerInside
@@ -33,7 +33,6 @@ __all__ = [
     "Peer",
     "Site",
     "Trials",
-    "Tried",
     "check_supported",
     "metered",
     "placed",

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from tacache.diffusers.peers.attaching import Site
 from tacache.errors import PlanError
@@ -13,16 +13,11 @@ from tacache.files import Frozen
 LOOSEST = 1e6  # a threshold no run reaches
 LOWEST, HIGHEST = 1e-3, 10.0  # between which thresholds are searched, on a log scale
 BISECTIONS = 10
+# of a choice: how many samples candidates are tried on, and how many of them are left
+ROUNDS = ((1, 12), (2, 4), (8, 1))
 
 Settings = TypeVar("Settings", bound=Frozen)
 Seen = TypeVar("Seen")
-
-
-class Tried(NamedTuple):
-    """Settings tried on calibration samples: mean evaluations, and the error of the results."""
-
-    evaluations: float
-    error: float
 
 
 class Trials(Protocol):
@@ -36,11 +31,14 @@ class Trials(Protocol):
     def family(self) -> str:
         """The name of the model's family, such as "flux" (`tacache.diffusers.peers.families`)."""
 
-    def tried(self, settings: Any) -> Tried:
-        """Run all samples with these settings."""
+    def evaluations(self, settings: Any) -> float:
+        """How many evaluations these settings take, the mean of a few samples."""
+
+    def error(self, settings: Any, samples: int) -> float:
+        """How far the first samples, at most all of them, end from full steps, the mean."""
 
     def seen(self, settings: Any, look: Callable[[Any], Seen]) -> list[Seen]:
-        """Run each sample, and look at the transformer when it is through."""
+        """Run a few samples, and look at the transformer after each."""
 
 
 class Peer(ABC, Generic[Settings]):
@@ -57,7 +55,7 @@ class Peer(ABC, Generic[Settings]):
 
     @abstractmethod
     def candidates(self, trials: Trials, evaluations: int) -> Sequence[Settings]:
-        """Settings that spend the budget, or come nearest to it from below; empty: none do."""
+        """Settings that spend the budget or a little less; empty where none come so low."""
 
     def check(self, transformer: Any, settings: Settings) -> None:
         """Raise PlanError where these settings mean nothing for a model; most always do."""
@@ -66,16 +64,21 @@ class Peer(ABC, Generic[Settings]):
         """Raise HostError where what it needs is not there; most need nothing."""
 
     def fit(self, trials: Trials, evaluations: int) -> Settings:
-        """Its best settings for a budget: the candidate that ends nearest to full steps."""
+        """Its best settings for a budget: the candidate that ends nearest to full steps.
+
+        A try is a run of the whole model: only the best of a round are tried on more samples.
+        """
         found = self.candidates(trials, evaluations)
         if not found:
             raise PlanError(
                 f"{self.name} cannot run on {evaluations} evaluations of {trials.steps} steps: "
                 f"{self.needs}"
             )
-        if len(found) == 1:
-            return found[0]
-        return min(found, key=lambda settings: trials.tried(settings).error)
+        left = list(found)
+        for samples, kept in ROUNDS:
+            if len(left) > kept:
+                left = sorted(left, key=lambda one: trials.error(one, samples))[:kept]
+        return left[0]
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class Thresholded(Peer[Settings]):
         variants = self.variants(trials.steps, evaluations)
         found = [tightest(trials, settings, evaluations) for settings in variants]
         if variants and not any(found):
-            fewest = min(trials.tried(with_threshold(one, LOOSEST)).evaluations for one in variants)
+            fewest = min(trials.evaluations(with_threshold(one, LOOSEST)) for one in variants)
             raise PlanError(
                 f"{self.name} cannot run on {evaluations} evaluations of {trials.steps} steps: the "
                 f"nearest it comes is {fewest:g}"
@@ -120,7 +123,7 @@ def with_threshold(settings: Settings, threshold: float) -> Settings:
 def tightest(trials: Trials, settings: Settings, evaluations: int) -> Settings | None:
     """The lowest threshold whose mean of real runs stays within the budget, by bisection."""
     best = with_threshold(settings, 0.0 if evaluations == trials.steps else LOOSEST)
-    spent = trials.tried(best).evaluations
+    spent = trials.evaluations(best)
     if spent > evaluations:
         return None
     low, high = LOWEST, HIGHEST
@@ -129,7 +132,7 @@ def tightest(trials: Trials, settings: Settings, evaluations: int) -> Settings |
             break
         middle = (low * high) ** 0.5
         trial = with_threshold(settings, middle)
-        mean = trials.tried(trial).evaluations
+        mean = trials.evaluations(trial)
         if spent < mean <= evaluations:
             spent, best = mean, trial
         low, high = (middle, high) if mean > evaluations else (low, middle)

@@ -18,6 +18,7 @@ from diffusers.hooks import (
 from pydantic import Field
 
 from tacache.baselines.magcache import FLUX_RATIOS, WAN_RATIOS
+from tacache.baselines.seam import SLACK
 from tacache.diffusers.peers.attaching import Site
 from tacache.diffusers.peers.base import (
     HIGHEST,
@@ -37,7 +38,7 @@ MAG_CACHE_HOOK = "mag_cache_block_hook"  # diffusers' name of it
 PUBLISHED_RATIOS = {"flux": FLUX_RATIOS, "wan": WAN_RATIOS}
 NEVER = -1.0  # a threshold of 0 would skip where a ratio is 1, as it compares by <=
 ORDERS = (1, 2)
-MOST = 24  # schedules that are run
+MOST = 48  # schedules that are run
 
 
 def spread(found: Sequence[Settings]) -> list[Settings]:
@@ -102,7 +103,7 @@ class MagCacheInside(Peer[MagCacheInsideSettings]):
     )
 
     def candidates(self, trials: Trials, evaluations: int) -> Sequence[MagCacheInsideSettings]:
-        """The model's ratios and the published ones, at all limits that spend most of it."""
+        """The model's ratios and the published ones, at all limits that spend nearly all of it."""
         steps = trials.steps
         span = (HIGHEST / LOWEST) ** (1 / THRESHOLDS)
         thresholds = [0.0, *(LOWEST * span**i for i in range(THRESHOLDS + 1))]
@@ -116,7 +117,7 @@ class MagCacheInside(Peer[MagCacheInsideSettings]):
                     threshold=threshold, max_skip=skip, retention=retention, ratios=ratios
                 )
         spent = max(map(len, found), default=0)
-        return spread([settings for chosen, settings in found.items() if len(chosen) == spent])
+        return spread([one for chosen, one in found.items() if len(chosen) >= spent - SLACK])
 
     def measured(self, trials: Trials) -> tuple[float, ...]:
         """The mean ratios of the calibration samples, by diffusers' own measurement."""
@@ -207,7 +208,7 @@ class TaylorSeerInside(Peer[TaylorSeerInsideSettings]):
         self.name = "diffusers-taylorseer" + ("-lite" if kind == "lite" else "")
 
     def candidates(self, trials: Trials, evaluations: int) -> Sequence[TaylorSeerInsideSettings]:
-        """All intervals and warm-ups that spend most of the budget."""
+        """All intervals and warm-ups that spend nearly all of the budget."""
         found: dict[tuple[int, ...], TaylorSeerInsideSettings] = {}
         for interval, warm_up in product(range(1, trials.steps + 1), range(1, evaluations + 1)):
             settings = TaylorSeerInsideSettings(interval=interval, warm_up=warm_up)
@@ -215,7 +216,7 @@ class TaylorSeerInside(Peer[TaylorSeerInsideSettings]):
             if len(chosen) <= evaluations:
                 found.setdefault(chosen, settings)
         spent = max(map(len, found), default=0)
-        best = [settings for steps, settings in found.items() if len(steps) == spent]
+        best = [one for chosen, one in found.items() if len(chosen) >= spent - SLACK]
         orders: list[dict[str, Any]] = [{"order": order} for order in ORDERS]
         return [one.model_copy(update=update) for one in spread(best) for update in orders]
 

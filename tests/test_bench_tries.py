@@ -1,0 +1,133 @@
+"""Tries of a tuning in a file: made once, also after a kill."""
+
+import json
+import math
+
+import pytest
+from support import mixture, noise_of
+
+from tacache import time_grid
+from tacache.baselines import BASELINES
+from tacache.baselines.budcache import BudCache
+from tacache.baselines.seam import Recording, record
+from tacache.bench.tries import Tries
+
+
+class Clock:
+    """Evaluations that were counted, as a benchmark counts them."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        """As of now."""
+        return self.now
+
+
+def made(clock, *numbers):
+    def make():
+        clock.now += 5
+        return numbers
+
+    return make
+
+
+def never():
+    raise AssertionError("it is known")
+
+
+def test_a_try_is_made_once(tmp_path):
+    clock = Clock()
+    tries = Tries(tmp_path / "x.tries", clock)
+    assert tries("a", made(clock, 0.1, 2)) == (0.1, 2)
+    assert tries("a", never) == (0.1, 2)
+    assert tries.evaluations == 0
+
+
+def test_what_was_found_before_is_known(tmp_path):
+    clock, path = Clock(), tmp_path / "work" / "x.tries"
+    tries = Tries(path, clock)
+    for name, number in (("a", 1 / 3), ("b", math.inf)):
+        tries(name, made(clock, number))
+    again = Tries(path, clock)
+    assert (again("a", never), again("b", never)) == ((1 / 3,), (math.inf,))
+    assert again.evaluations == 10
+    again("c", made(clock, 1.0))
+    assert Tries(path).evaluations == 15
+    again.forget()
+    again.forget()
+    assert not path.exists()
+
+
+def test_a_line_that_a_kill_has_torn_is_made_again(tmp_path):
+    clock, path = Clock(), tmp_path / "x.tries"
+    tries = Tries(path, clock)
+    tries("a", made(clock, 1.0))
+    tries("b", made(clock, 2.0))
+    path.write_text(path.read_text()[:-7])
+    again = Tries(path, clock)
+    assert again("a", never) == (1.0,)
+    assert again("b", made(clock, 3.0)) == (3.0,)
+    assert [json.loads(line)["try"] for line in path.read_text().splitlines()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("damage", ["\0\0\0", '{"try": 3', "[]", '{"try": "a", "found": 2}'])
+def test_a_damaged_line_is_made_again(damage, tmp_path):
+    clock, path = Clock(), tmp_path / "x.tries"
+    tries = Tries(path, clock)
+    tries("a", made(clock, 1.0))
+    tries("b", made(clock, 2.0))
+    first, second = path.read_text().splitlines()
+    path.write_text(f"{first}\n{damage}\n{second}\n")
+    again = Tries(path, clock)
+    assert (again("a", never), again("b", never)) == ((1.0,), (2.0,))
+    assert path.read_text() == f"{first}\n{second}\n"
+
+
+def test_without_a_file_nothing_is_kept():
+    tries = Tries()
+    assert tries("a", lambda: (1.0,)) == (1.0,)
+    tries.forget()
+
+
+class KilledError(Exception):
+    """An end before the work is done."""
+
+
+@pytest.mark.parametrize(
+    "baseline",
+    [
+        BudCache(tries=20),
+        *(BASELINES[n] for n in ("magcache", "teacache", "taylorseer-2", "easycache")),
+    ],
+    ids=lambda one: one.name,
+)
+def test_a_tuning_that_is_killed_goes_on_and_finds_the_same(baseline, tmp_path):
+    """With enough evaluations between two kills for one try, it comes to its end."""
+    flow, clock = mixture(), Clock()
+    times = tuple(time_grid(14, 2.0))
+    plain = record(flow, noise_of(3), times)
+    whole = baseline.fit(plain, 6)
+
+    def dying(x, t):
+        if clock.now == limit:
+            raise KilledError
+        clock.now += 1
+        return flow(x, t)
+
+    limit, kills = 0, 0
+    while True:
+        limit = clock.now + 20
+        tries = Tries(tmp_path / "x.tries", clock)
+        recording = Recording(
+            dying, plain.noise, times, {}, None, plain.states, plain.velocities, tries
+        )
+        try:
+            found = baseline.fit(recording, 6)
+            break
+        except KilledError:
+            kills += 1
+            assert kills < 500
+    assert found == whole
+    assert kills >= 2
+    assert 0 < tries.evaluations < clock.now  # what ran in vain is not of a try
