@@ -264,7 +264,7 @@ def thread_settings() -> list[Any]:
     """What PyTorch keeps for each thread, as contexts that bring it from here to another one."""
     inference = torch.is_inference_mode_enabled()
     settings: list[Any] = [torch.inference_mode() if inference else torch.no_grad()]
-    device = torch.get_default_device()
+    device = torch.empty(0).device  # torch.get_default_device() misses a `with` of torch 2.7
     if device != torch.device("cpu"):
         settings.append(device)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
