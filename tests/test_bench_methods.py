@@ -89,12 +89,13 @@ def test_a_cache_is_tuned_for_its_budget_and_counted_at_the_model(caller, lesson
     assert method.shown(settings) == plain(settings)
 
 
-def test_a_tuning_inside_the_model_that_goes_on_runs_no_sample_twice(caller, lesson, tmp_path):
+@pytest.mark.parametrize("name", ["dicache", "diffusers-magcache"])
+def test_a_tuning_inside_the_model_goes_on_without_a_run_twice(caller, lesson, tmp_path, name):
     first = replace(lesson, tries=Tries(tmp_path / "x.tries"))
-    settings = METHODS["dicache"].prepare(first, 4)
+    settings = METHODS[name].prepare(first, 4)
     with counted(caller.pipe, FLUX.denoisers) as made:
         again = replace(lesson, tries=Tries(tmp_path / "x.tries"))
-        assert METHODS["dicache"].prepare(again, 4) == settings
+        assert METHODS[name].prepare(again, 4) == settings
     assert not made
 
 

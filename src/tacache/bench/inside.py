@@ -5,13 +5,13 @@ skipped step still runs a part of the model: what all steps cost together is cou
 evaluations ("worth").
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from statistics import mean
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from pydantic import JsonValue
@@ -28,9 +28,9 @@ from tacache.velocity import euler
 
 if TYPE_CHECKING:  # they load diffusers, which not every host goes with
     from tacache.diffusers.peers import Peer
+    from tacache.diffusers.peers.base import Look
 
 FEW = 2  # calibration samples that thresholds are searched on, and ratios measured
-Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,14 @@ class LessonTrials:
         """The mean of the first samples."""
         return mean(self._sample(i, settings).error for i in self._first(samples))
 
-    def seen(self, settings: Any, look: Callable[[Any], Seen]) -> list[Seen]:
+    def seen(self, settings: Any, look: "Look") -> list[Sequence[float]]:
         """What there is to see in the model after the run of each of the first few samples."""
-        return [self._run(i, settings, look)[2] for i in self._first(FEW)]
+
+        def made(number: int) -> Sequence[float]:
+            name = f"seen in sample {number}: {named(settings)}"
+            return self._lesson.tries(name, lambda: self._run(number, settings, look)[2])
+
+        return [made(i) for i in self._first(FEW)]
 
     def _first(self, samples: int) -> range:
         return range(min(samples, len(self._lesson.subjects)))
@@ -146,15 +151,13 @@ class LessonTrials:
         return self._made[settings, number]
 
     def _tried(self, number: int, settings: Any) -> Made:
-        x, evaluations, _ = self._run(number, settings, lambda _: None)
+        x, evaluations, _ = self._run(number, settings, lambda _: ())
         if number not in self._ends:
             self._ends[number] = self._lesson.walk(number).states[-1:]
         return Made(evaluations, _error(x, self._ends[number]))
 
     @torch.no_grad()
-    def _run(
-        self, number: int, settings: Any, look: Callable[[Any], Seen]
-    ) -> tuple[Tensor, int, Seen]:
+    def _run(self, number: int, settings: Any, look: "Look") -> tuple[Tensor, int, Sequence[float]]:
         caller, method = self._lesson.caller, Inside(self._peer)
         subject = self._lesson.subjects[number]
         with within(method, caller, settings), caller.open(subject) as velocity:

@@ -17,7 +17,7 @@ BISECTIONS = 10
 ROUNDS = ((1, 12), (2, 4), (8, 1))
 
 Settings = TypeVar("Settings", bound=Frozen)
-Seen = TypeVar("Seen")
+Look = Callable[[Any], Sequence[float]]  # what it sees in a transformer
 
 
 class Trials(Protocol):
@@ -37,7 +37,7 @@ class Trials(Protocol):
     def error(self, settings: Any, samples: int) -> float:
         """How far the first samples, at most all of them, end from full steps, the mean."""
 
-    def seen(self, settings: Any, look: Callable[[Any], Seen]) -> list[Seen]:
+    def seen(self, settings: Any, look: Look) -> list[Sequence[float]]:
         """Run a few samples, and look at the transformer after each."""
 
 
