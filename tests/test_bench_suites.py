@@ -11,6 +11,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from tacache.baselines.budcache import BudCache
+from tacache.baselines.seam import SLACK
 from tacache.bench import Job, Record, read_records
 from tacache.bench.methods import METHODS, Rival, resolve
 from tacache.bench.suites import (
@@ -210,7 +211,9 @@ def test_rivals_inside_run_on_a_model_that_makes_clips(tmp_path):
     failed = {name: one.reason for name, one in found.items() if one.status == "failed"}
     assert not {n: reason for n, reason in failed.items() if not any(e in reason for e in EXCUSES)}
     for name in set(INSIDE) - set(failed):
-        assert found[name].spent <= min(4, found[name].worth + 1e-9)
+        least = 4 - SLACK if "magcache" in name or "taylorseer" in name else 4
+        assert found[name].spent <= 4
+        assert least <= found[name].worth + 1e-9 >= found[name].spent
         assert {"psnr", "motion-psnr"} <= set(found[name].to_full.metrics)
     with Image.open(tmp_path / found["full"].picture) as clip:  # a small one, without loss
         assert (clip.format, clip.size, clip.n_frames) == ("WEBP", (16, 16), 5)

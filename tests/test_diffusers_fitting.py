@@ -191,6 +191,8 @@ def test_several_budgets_share_their_full_runs(flux, plan):
     assert found[1] == plan
     spent = [one.certificate.evaluations_spent for one in found]
     assert len(calls) == sum(spent) - 4 * STEPS - 4 * PROBES
+    least = 4 * (STEPS + 3) + 4 * PROBES + 3
+    assert spent[0] in range(least, 1500, 4 * 3)  # other powers are other anchors, for each sample
 
 
 def test_a_search_stays_within_its_limit(flux):
