@@ -71,7 +71,17 @@ def test_a_line_that_a_kill_has_torn_is_made_again(tmp_path):
     assert [json.loads(line)["try"] for line in path.read_text().splitlines()] == ["a", "b"]
 
 
-@pytest.mark.parametrize("damage", ["\0\0\0", '{"try": 3', "[]", '{"try": "a", "found": 2}'])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "\0\0\0",
+        '{"try": 3',
+        "[]",
+        '{"try": "a", "found": 2}',
+        '{"try": "a", "found": [2], "evaluations": "many"}',
+        '{"try": ["a"], "found": [2], "evaluations": 5}',
+    ],
+)
 def test_a_damaged_line_is_made_again(damage, tmp_path):
     clock, path = Clock(), tmp_path / "x.tries"
     tries = Tries(path, clock)

@@ -55,9 +55,9 @@ class Tries:
         """Take over what a line says; whether it says anything."""
         try:
             row = json.loads(line)
-            name, found, spent = row["try"], tuple(map(float, row["found"])), row["evaluations"]
+            spent = int(row["evaluations"])
+            self._known[row["try"]] = tuple(map(float, row["found"]))
         except (ValueError, KeyError, TypeError):
             return False
-        self._known[name] = found
-        self.evaluations += int(spent)
+        self.evaluations += spent
         return True
