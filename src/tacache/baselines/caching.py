@@ -7,7 +7,16 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from tacache.baselines.seam import SLACK, Baseline, Meter, Problem, Settings, Visit, last_state
+from tacache.baselines.seam import (
+    SLACK,
+    Baseline,
+    Meter,
+    Problem,
+    Settings,
+    Visit,
+    last_state,
+    spending,
+)
 from tacache.decomposition import working_dtype
 from tacache.velocity import euler
 
@@ -96,13 +105,8 @@ class CachingRule(Baseline[Settings]):
         """Those with the most anchors up to the budget or a few fewer, one a set of anchors."""
         by_anchors: dict[tuple[int, ...], Settings] = {}
         for settings in found:
-            anchors = self.anchors(settings, times)
-            if len(anchors) <= evaluations:
-                by_anchors.setdefault(anchors, settings)
-        most = max(map(len, by_anchors), default=0)
-        return [
-            settings for anchors, settings in by_anchors.items() if len(anchors) >= most - SLACK
-        ]
+            by_anchors.setdefault(self.anchors(settings, times), settings)
+        return spending(by_anchors, evaluations)
 
 
 def between(sums: Iterable[float]) -> list[float]:

@@ -24,6 +24,8 @@ from tacache.files import Frozen
 from tacache.grid import as_times, interpolate
 from tacache.velocity import Condition, Velocity, batches, check_velocity, euler
 
+Settings = TypeVar("Settings", bound=Frozen)
+Candidate = TypeVar("Candidate")
 SLACK = 2  # evaluations that a setting may leave of its budget: it may yet be better
 # tried(name, make): make() of a try, or what it came to before
 Tried = Callable[[str, Callable[[], tuple[float, ...]]], tuple[float, ...]]
@@ -187,14 +189,16 @@ def nearly(evaluations: int) -> range:
     return range(evaluations, max(evaluations - SLACK, 1) - 1, -1)
 
 
+def spending(found: Mapping[tuple[int, ...], Candidate], evaluations: int) -> list[Candidate]:
+    """Of what is known by the steps it evaluates: the most up to the budget, or a few fewer."""
+    most = max((len(steps) for steps in found if len(steps) <= evaluations), default=0)
+    return [one for steps, one in found.items() if most - SLACK <= len(steps) <= most]
+
+
 def named(settings: Frozen) -> str:
     """A short name that no other settings have."""
     content = f"{type(settings).__name__} {settings.model_dump_json()}"
     return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
-
-
-Settings = TypeVar("Settings", bound=Frozen)
-Candidate = TypeVar("Candidate")
 
 
 def least(

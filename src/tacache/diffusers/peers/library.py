@@ -18,7 +18,7 @@ from diffusers.hooks import (
 from pydantic import Field
 
 from tacache.baselines.magcache import FLUX_RATIOS, WAN_RATIOS
-from tacache.baselines.seam import SLACK
+from tacache.baselines.seam import spending
 from tacache.diffusers.peers.attaching import Site
 from tacache.diffusers.peers.base import (
     HIGHEST,
@@ -112,12 +112,11 @@ class MagCacheInside(Peer[MagCacheInsideSettings]):
         found: dict[tuple[int, ...], MagCacheInsideSettings] = {}
         for ratios, retention, threshold, skip in product(known, RETENTIONS, thresholds, skips):
             chosen = _evaluated(ratios, round_half_up(retention * steps), threshold, skip)
-            if len(chosen) <= evaluations and chosen not in found:
+            if chosen not in found:
                 found[chosen] = MagCacheInsideSettings(
                     threshold=threshold, max_skip=skip, retention=retention, ratios=ratios
                 )
-        spent = max(map(len, found), default=0)
-        return spread([one for chosen, one in found.items() if len(chosen) >= spent - SLACK])
+        return spread(spending(found, evaluations))
 
     def measured(self, trials: Trials) -> tuple[float, ...]:
         """The mean ratios of the calibration samples, by diffusers' own measurement."""
@@ -212,11 +211,8 @@ class TaylorSeerInside(Peer[TaylorSeerInsideSettings]):
         found: dict[tuple[int, ...], TaylorSeerInsideSettings] = {}
         for interval, warm_up in product(range(1, trials.steps + 1), range(1, evaluations + 1)):
             settings = TaylorSeerInsideSettings(interval=interval, warm_up=warm_up)
-            chosen = taylor_schedule(settings, trials.steps)
-            if len(chosen) <= evaluations:
-                found.setdefault(chosen, settings)
-        spent = max(map(len, found), default=0)
-        best = [one for chosen, one in found.items() if len(chosen) >= spent - SLACK]
+            found.setdefault(taylor_schedule(settings, trials.steps), settings)
+        best = spending(found, evaluations)
         orders: list[dict[str, Any]] = [{"order": order} for order in ORDERS]
         return [one.model_copy(update=update) for one in spread(best) for update in orders]
 
