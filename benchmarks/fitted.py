@@ -20,7 +20,7 @@ from torch import Tensor
 from tacache import Plan, PlanError, damp, diagnose, make_plan, models
 from tacache.diffusers import applied, drive, fit_plans
 from tacache.diffusers.runs import Run, run_arguments
-from tacache.metrics import psnr
+from tacache.lab.metrics import psnr
 from tacache.profile import Profile
 from tacache.prompts import read_prompts
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
-from tacache.bench import run_bench
+from tacache.lab.bench import run_bench
 from tests.test_bench import FLUX, job
 
 KILLS = 10

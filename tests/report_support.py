@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tacache.bench.records import Fidelity, Machine, Record, Taught
+from tacache.lab.bench.records import Fidelity, Machine, Record, Taught
 from tacache.profile import Host
 
 PROMPTS = ("a red fox", "two | boats", "a <b>lamp</b>")

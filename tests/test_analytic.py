@@ -1,7 +1,7 @@
 import torch
 
 from tacache import Plan, Profile
-from tacache.analytic import SIZE, picture_flow, run_demo
+from tacache.lab.demo.analytic import SIZE, picture_flow, run_demo
 
 
 def test_the_demo_calibrates_plans_and_compares(tmp_path):

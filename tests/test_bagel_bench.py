@@ -22,17 +22,17 @@ from tacache.bagel import calibrate
 from tacache.bagel.host import replaced
 from tacache.bagel.making import Job as Made
 from tacache.bagel.making import maker_of, pixels_of
-from tacache.bench import Job, Record, read_records, run_bench, seam
-from tacache.bench.bagel_calls import BagelCaller, device_of, scales_at
-from tacache.bench.hosts import is_bagel, processes_of
-from tacache.bench.inside import peers
-from tacache.bench.judging import FINE, FULL, Judge, euler_walk
-from tacache.bench.machines import installed
-from tacache.bench.seam import SampleVelocity, Subject
 from tacache.cli import app
-from tacache.cost import count_flops
 from tacache.errors import HostError
-from tacache.processes import Processes
+from tacache.lab.bench import Job, Record, read_records, run_bench, seam
+from tacache.lab.bench.bagel_calls import BagelCaller, device_of, scales_at
+from tacache.lab.bench.hosts import is_bagel, processes_of
+from tacache.lab.bench.inside import peers
+from tacache.lab.bench.judging import FINE, FULL, Judge, euler_walk
+from tacache.lab.bench.machines import installed
+from tacache.lab.bench.seam import SampleVelocity, Subject
+from tacache.lab.cost import count_flops
+from tacache.work.processes import Processes
 from tests import bagel_real, bagel_stand_in
 from tests.bagel_stand_in import CALL, SIZE
 
@@ -330,7 +330,7 @@ def test_it_needs_no_diffusers():
     """BAGEL's transformers and diffusers of today do not go together."""
     code = (
         "import sys; sys.modules['diffusers'] = None\n"
-        "from tacache.bench import runner, bagel_calls, suites\n"
+        "from tacache.lab.bench import runner, bagel_calls, suites\n"
         "assert not suites.INSIDE and 'fitted' in suites.OUTSIDE\n"
         "suites.check_names(['dicache'])"
     )

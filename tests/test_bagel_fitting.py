@@ -8,8 +8,8 @@ from tacache.bagel import applied, calibrate, fit_plan, fit_plans
 from tacache.bagel.fitting import BagelRuns
 from tacache.bagel.making import Job, jobs_of, maker_of, pixels_of
 from tacache.errors import HostError, PlanError
-from tacache.metrics import psnr
-from tacache.reference import record
+from tacache.fitting.full_runs import record
+from tacache.lab.metrics import psnr
 from tests import bagel_real, bagel_stand_in
 from tests.bagel_stand_in import CALL, SIZE, packed_arguments
 
@@ -128,7 +128,7 @@ def test_several_budgets_share_their_full_runs(stand_in):
 
 
 def test_killed_it_goes_on_where_it_stopped(stand_in, tmp_path, monkeypatch):
-    monkeypatch.setattr("tacache.reference.KEEP_EVERY", 4)
+    monkeypatch.setattr("tacache.fitting.full_runs.KEEP_EVERY", 4)
     evaluate, steps, kept = BagelRuns.evaluate, [], tmp_path / "b.runs"
 
     def dying(self, x, step, chosen):

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from support import mixture, noise_of
 
 from tacache import Plan, PlanError, sample, time_grid
-from tacache.baselines import BASELINES, Problem, record
-from tacache.baselines.budcache import BudCache
-from tacache.baselines.online import OnlineRule
-from tacache.baselines.seam import SLACK, least
 from tacache.errors import HostError
+from tacache.lab.methods import BASELINES, Problem, record
+from tacache.lab.methods.budcache import BudCache
+from tacache.lab.methods.online import OnlineRule
+from tacache.lab.methods.seam import SLACK, least
 
 STEPS = 16
 SHIFT = 2.0

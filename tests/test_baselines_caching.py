@@ -9,35 +9,35 @@ import torch
 from support import mixture, noise_of
 
 from tacache import calibrate, make_plan, sample, time_grid
-from tacache.baselines import BASELINES, Problem, record
-from tacache.baselines.budcache import BudCache, SharedStarts, anneal, climb, first_guess
-from tacache.baselines.caching import Now, Past, between, follow, reused
-from tacache.baselines.easycache import EasyCacheSettings
-from tacache.baselines.magcache import (
+from tacache.lab.methods import BASELINES, Problem, record
+from tacache.lab.methods.budcache import BudCache, SharedStarts, anneal, climb, first_guess
+from tacache.lab.methods.caching import Now, Past, between, follow, reused
+from tacache.lab.methods.easycache import EasyCacheSettings
+from tacache.lab.methods.magcache import (
     FLUX_RATIOS,
     WAN_RATIOS,
     MagCacheSettings,
     magnitude_ratios,
     schedule,
 )
-from tacache.baselines.meancache import average_velocity, edge_costs, shortest_path
-from tacache.baselines.seam import Meter, Visit, last_state
-from tacache.baselines.taylorseer import (
+from tacache.lab.methods.meancache import average_velocity, edge_costs, shortest_path
+from tacache.lab.methods.seam import Meter, Visit, last_state
+from tacache.lab.methods.taylorseer import (
     PeriodSettings,
     extrapolation_weights,
     hermite,
     periodic,
     taylor,
 )
-from tacache.baselines.teacache import (
+from tacache.lab.methods.teacache import (
     TeaCacheSettings,
     embedding_changes,
     estimate,
     fit_polynomial,
 )
-from tacache.baselines.teacache import schedule as teacache_schedule
-from tacache.baselines.vde import decompose
-from tacache.baselines.vde import schedule as vde_schedule
+from tacache.lab.methods.teacache import schedule as teacache_schedule
+from tacache.lab.methods.vde import decompose
+from tacache.lab.methods.vde import schedule as vde_schedule
 
 DOUBLE = torch.float64
 
@@ -372,7 +372,7 @@ def test_budcache_climbs_to_where_no_near_move_helps():
 
 
 def test_budcache_anneals_with_moves_of_two_anchors_too(monkeypatch):
-    monkeypatch.setattr("tacache.baselines.budcache.PAIR_SHARE", 1.0)
+    monkeypatch.setattr("tacache.lab.methods.budcache.PAIR_SHARE", 1.0)
     start, seen = first_guess(12, 4), []
 
     def loss(anchors):

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import noise_of
 
-from tacache.baselines.dicache import (
+from tacache.lab.methods.dicache import (
     DiCacheSettings,
     DiCacheState,
     gain,
     rebuilt,
     relative_change,
 )
-from tacache.diffusers.peers import PEERS
+from tacache.lab.methods.inside import PEERS
 
 STEPS = 10
 

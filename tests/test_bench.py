@@ -16,9 +16,8 @@ import pytest
 import torch
 
 from tacache import HostError, TACacheError
-from tacache.baselines import BASELINES
-from tacache.baselines.budcache import BudCache
-from tacache.bench import (
+from tacache.diffusers import applied
+from tacache.lab.bench import (
     Job,
     Record,
     RecordError,
@@ -28,12 +27,13 @@ from tacache.bench import (
     read_records,
     run_bench,
 )
-from tacache.bench.calls import Caller, Subject
-from tacache.bench.lessons import FIRST_SEED, Lesson, record_walk
-from tacache.bench.methods import METHODS, Planned, Rival, resolve
-from tacache.bench.runner import Bench, drop_failed
-from tacache.diffusers import applied
-from tacache.diffusers.peers import PEERS
+from tacache.lab.bench.calls import Caller, Subject
+from tacache.lab.bench.lessons import FIRST_SEED, Lesson, record_walk
+from tacache.lab.bench.methods import METHODS, Planned, Rival, resolve
+from tacache.lab.bench.runner import Bench, drop_failed
+from tacache.lab.methods import BASELINES
+from tacache.lab.methods.budcache import BudCache
+from tacache.lab.methods.inside import PEERS
 from tacache.plan import Plan
 from tacache.prompts import read_prompts
 from tests.diffusers_support import counted
@@ -436,7 +436,7 @@ SCRIPT = """
 import sys
 from tests.test_bench import FLUX, job
 from tests.diffusers_support import torch
-from tacache.bench import run_bench
+from tacache.lab.bench import run_bench
 
 run_bench(FLUX.build(), job(fine=12), sys.argv[1])
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tacache.bench.bars import Bar, bar
+from tacache.lab.bench.bars import Bar, bar
 
 
 class _Progress:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tacache.bench import read_records
-from tacache.bench.records import Fidelity
 from tacache.cli import app
 from tacache.cli.bench import _report
+from tacache.lab.bench import read_records
+from tacache.lab.bench.records import Fidelity
 from tests.report_support import record
 from tests.tiny import PIPELINES
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from tacache import TACacheError
-from tacache.bench import judging, run_bench
-from tacache.bench.hosts import caller_of
-from tacache.bench.machines import same_device
-from tacache.bench.records import Key
-from tacache.bench.seam import Subject
-from tacache.cost import count_flops
+from tacache.lab.bench import judging, run_bench
+from tacache.lab.bench.hosts import caller_of
+from tacache.lab.bench.machines import same_device
+from tacache.lab.bench.records import Key
+from tacache.lab.bench.seam import Subject
+from tacache.lab.cost import count_flops
 from tests.test_bench import FLUX, STEPS, by_key, call, job
 
 

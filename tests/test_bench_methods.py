@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from tacache import HostError, Plan, PlanError, TACacheError
-from tacache.baselines import Problem
-from tacache.bench import Job, Record, methods, run_bench
-from tacache.bench.calls import Caller, Subject
-from tacache.bench.inside import LessonTrials, within
-from tacache.bench.lessons import Lesson, record_walk
-from tacache.bench.methods import METHODS, Planned, follow, load_settings, published, resolve
-from tacache.bench.records import plain
-from tacache.bench.tries import Tries
-from tacache.diffusers.peers import PEERS, Cache
-from tacache.diffusers.peers.library import FirstBlockSettings
+from tacache.lab.bench import Job, Record, methods, run_bench
+from tacache.lab.bench.calls import Caller, Subject
+from tacache.lab.bench.inside import LessonTrials, within
+from tacache.lab.bench.lessons import Lesson, record_walk
+from tacache.lab.bench.methods import METHODS, Planned, follow, load_settings, published, resolve
+from tacache.lab.bench.records import plain
+from tacache.lab.bench.tries import Tries
+from tacache.lab.methods import Problem
+from tacache.lab.methods.inside import PEERS, Cache
+from tacache.lab.methods.inside.library import FirstBlockSettings
 from tests.diffusers_support import counted
 from tests.tiny import PIPELINES
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tacache.bench.records import (
+from tacache.lab.bench.records import (
     Fidelity,
     Machine,
     Record,

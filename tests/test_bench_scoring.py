@@ -8,12 +8,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tacache.bench import Job, read_records, run_bench, scoring
-from tacache.bench.scoring import Result, as_pixels, compare, detector_of, drift, score
 from tacache.cli import app
 from tacache.errors import HostError
-from tacache.following import Item
-from tacache.metrics import METRICS, Metric, verdicts
+from tacache.lab.bench import Job, read_records, run_bench, scoring
+from tacache.lab.bench.scoring import Result, as_pixels, compare, detector_of, drift, score
+from tacache.lab.following import Item
+from tacache.lab.metrics import METRICS, Metric, verdicts
 from tacache.models import embedded
 from tests.tiny import PIPELINES
 

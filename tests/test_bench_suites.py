@@ -10,11 +10,12 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from tacache.baselines.budcache import BudCache
-from tacache.baselines.seam import SLACK
-from tacache.bench import Job, Record, read_records
-from tacache.bench.methods import METHODS, Rival, resolve
-from tacache.bench.suites import (
+from tacache.cli import app
+from tacache.cli.bench import _without_doubles
+from tacache.errors import TACacheError
+from tacache.lab.bench import Job, Record, read_records
+from tacache.lab.bench.methods import METHODS, Rival, resolve
+from tacache.lab.bench.suites import (
     BUDGETS,
     INSIDE,
     OWN,
@@ -24,9 +25,8 @@ from tacache.bench.suites import (
     within_steps,
     without_doubles,
 )
-from tacache.cli import app
-from tacache.cli.bench import _without_doubles
-from tacache.errors import TACacheError
+from tacache.lab.methods.budcache import BudCache
+from tacache.lab.methods.seam import SLACK
 from tacache.prompts import read_prompts
 from tests.tiny import PIPELINES
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tacache import diagnose
-from tacache.bench import Record, read_records, run_bench
-from tacache.bench.calls import Caller, Subject
 from tacache.diffusers import calibrate
+from tacache.lab.bench import Record, read_records, run_bench
+from tacache.lab.bench.calls import Caller, Subject
 from tacache.plan import Plan
 from tests.test_bench import FLUX, STEPS, by_key, call, job
 

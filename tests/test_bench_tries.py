@@ -7,10 +7,10 @@ import pytest
 from support import mixture, noise_of
 
 from tacache import time_grid
-from tacache.baselines import BASELINES
-from tacache.baselines.budcache import BudCache
-from tacache.baselines.seam import Recording, record
-from tacache.bench.tries import Tries
+from tacache.lab.bench.tries import Tries
+from tacache.lab.methods import BASELINES
+from tacache.lab.methods.budcache import BudCache
+from tacache.lab.methods.seam import Recording, record
 
 
 class Clock:

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from tacache import time_grid
-from tacache.baselines import BASELINES, Recording, record
-from tacache.bench import RecordError, calls, read_records, run_bench, runner
-from tacache.bench.jobs import Prepared
-from tacache.bench.lessons import Remembered
-from tacache.bench.locks import held
-from tacache.bench.methods import METHODS
-from tacache.report.studies import read_study
+from tacache.lab.bench import RecordError, calls, read_records, run_bench, runner
+from tacache.lab.bench.jobs import Prepared
+from tacache.lab.bench.lessons import Remembered
+from tacache.lab.bench.locks import held
+from tacache.lab.bench.methods import METHODS
+from tacache.lab.methods import BASELINES, Recording, record
+from tacache.lab.report.studies import read_study
 from tests.diffusers_support import counted
 from tests.report_support import record as described
 from tests.test_bench import FLUX, STEPS, job

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 import tacache
 from tacache import Plan, Profile, make_plan, models
 from tacache.cli import app
-from tacache.demo import CALIBRATION
-from tacache.render import strip
+from tacache.cli.render import strip
+from tacache.lab.demo.run import CALIBRATION
 from tests.tiny import PIPELINES
 
 
@@ -385,7 +385,7 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch):
         def run_demo(*_, **__):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-        monkeypatch.setattr(sys.modules["tacache.cli.demo"], "run_demo", run_demo)
+        monkeypatch.setattr("tacache.lab.demo.analytic.run_demo", run_demo)
         return run("demo", "--analytic", "--out", tmp_path)
 
     assert_one_line(needs("diffusers.pipelines"), "pip install 'tacache[diffusers]'")

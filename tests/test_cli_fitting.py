@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tacache.cli import app
-from tacache.frontier import Frontier
 from tacache.plan import Plan
+from tacache.storage.frontier import Frontier
 from tests.tiny import PIPELINES
 
 SIZE = ["--height", "32", "--width", "32", "--call", "max_sequence_length=32"]
@@ -128,7 +128,7 @@ def test_seeds_and_count_make_the_samples(command, tmp_path):
 def test_killed_it_goes_on_where_it_stopped(command, tmp_path, monkeypatch):
     from tacache.diffusers import fitting
 
-    monkeypatch.setattr("tacache.reference.KEEP_EVERY", 2)
+    monkeypatch.setattr("tacache.fitting.full_runs.KEEP_EVERY", 2)
     out, one, done = tmp_path / "p.json", fitting.PipelineRuns._one, []
 
     def dying(self, k, x, step):

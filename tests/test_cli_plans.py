@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tacache import Plan, hub, make_plan
+from tacache import Plan, make_plan
 from tacache.cli import app
+from tacache.storage import hub
 
 
 def run(*arguments: object):

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from tacache.cost import count_flops, latencies, measure_cost, peak_memory, timed
 from tacache.errors import HostError
+from tacache.lab.cost import count_flops, latencies, measure_cost, peak_memory, timed
 
 on_cuda = [
     pytest.mark.cuda,

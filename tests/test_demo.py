@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 
 from tacache import Plan, Profile
-from tacache.demo import (
+from tacache.diffusers import applied, calibrate
+from tacache.lab.demo.run import (
     CALIBRATION,
     ENLARGED,
     LIMIT,
@@ -24,7 +25,6 @@ from tacache.demo import (
     fidelity,
     run_model_demo,
 )
-from tacache.diffusers import applied, calibrate
 from tests.tiny import PIPELINES
 
 CALL = {

@@ -20,7 +20,7 @@ from tacache import (
     time_grid,
 )
 from tacache.diagnostics import Bound, Diagnostics, damp
-from tacache.replanning import replan
+from tacache.moving import replan
 from tacache.rules import advance
 
 ANCHORS = (0, 1, 4, 5, 8, 13, 19)

@@ -26,10 +26,10 @@ from tacache.diffusers import applied, apply, drive, fit_plan, fitting
 from tacache.diffusers.fitting import fit_plans
 from tacache.diffusers.holding import Job, hold
 from tacache.diffusers.runs import Run
-from tacache.lockstep import Problem, lock_step
-from tacache.processes import Processes
-from tacache.reference import record, retraced
-from tacache.refinement import follow
+from tacache.fitting.full_runs import record, retraced
+from tacache.fitting.lockstep import Problem, lock_step
+from tacache.fitting.refine import follow
+from tacache.work.processes import Processes
 from tests.diffusers_support import call_of, counted
 from tests.tiny import PIPELINES
 
@@ -336,7 +336,7 @@ def test_a_killed_fit_on_a_multistep_parent_goes_on(tmp_path, monkeypatch):
     tiny, path = PIPELINES["wan"], tmp_path / "runs"
     pipe, call = tiny.build(), call_for(PIPELINES["wan"], output_type="latent")
     whole = fit_plan(pipe, PROMPTS[:2], search=False, **call)
-    monkeypatch.setattr("tacache.reference.KEEP_EVERY", 3)
+    monkeypatch.setattr("tacache.fitting.full_runs.KEEP_EVERY", 3)
     one, done = fitting.PipelineRuns._one, []
 
     def dying(self: Any, k: int, x: Any, step: int) -> Any:
@@ -590,7 +590,7 @@ def test_a_prompt_that_fails_in_the_decoder_is_named(flux, after, monkeypatch):
 
 
 def test_a_killed_fit_goes_on(flux, plan, tmp_path, monkeypatch):
-    monkeypatch.setattr("tacache.reference.KEEP_EVERY", 3)
+    monkeypatch.setattr("tacache.fitting.full_runs.KEEP_EVERY", 3)
     path, one, done = tmp_path / "runs", fitting.PipelineRuns._one, []
 
     def dying(self: Any, k: int, x: Any, step: int) -> Any:

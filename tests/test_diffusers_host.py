@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from tacache import HostError, Plan, PlanError, make_plan, time_grid
 from tacache.diffusers import applied, apply, calibrate, remove
-from tacache.replanning import replan
+from tacache.moving import replan
 from tests.diffusers_support import (
     EVALUATIONS,
     STEPS,

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from tacache import HostError, PlanError
-from tacache.baselines.dicache import DiCacheSettings
-from tacache.baselines.magcache import FLUX_RATIOS, WAN_RATIOS
-from tacache.diffusers.peers import PEERS, Cache, metered, placed
-from tacache.diffusers.peers.base import LOOSEST, tightest
-from tacache.diffusers.peers.cachedit import DBCache, DBCacheSettings
-from tacache.diffusers.peers.families import attention_of, blocks_of
-from tacache.diffusers.peers.library import (
+from tacache.lab.methods.dicache import DiCacheSettings
+from tacache.lab.methods.inside import PEERS, Cache, metered, placed
+from tacache.lab.methods.inside.base import LOOSEST, tightest
+from tacache.lab.methods.inside.cachedit import DBCache, DBCacheSettings
+from tacache.lab.methods.inside.families import attention_of, blocks_of
+from tacache.lab.methods.inside.library import (
     FirstBlockSettings,
     MagCacheInsideSettings,
     TaylorSeerInsideSettings,
@@ -26,6 +25,7 @@ from tacache.diffusers.peers.library import (
     spread,
     taylor_schedule,
 )
+from tacache.lab.methods.magcache import FLUX_RATIOS, WAN_RATIOS
 from tests.tiny import PIPELINES, wan
 from tests.tiny.flux import BACKBONE, PACKED
 from tests.tiny.weights import seeded
@@ -398,7 +398,7 @@ def test_schedules_are_those_the_library_runs(pipe, name, evaluations):
 
 
 def test_magcache_measures_ratios_with_diffusers_own_measurement(pipe):
-    from tacache.diffusers.peers.library import _calibrated
+    from tacache.lab.methods.inside.library import _calibrated
 
     asking = MagCacheInsideSettings(threshold=0, max_skip=1, retention=0)
     seen: list[list[float]] = []

@@ -24,8 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tacache import HostError, Plan, Profile, make_plan, time_grid
 from tacache.diffusers import applied, apply, plan_scheduler, schedulers
 from tacache.diffusers.flow import run_times
+from tacache.moving import replan
 from tacache.profile import Host
-from tacache.replanning import replan
 from tacache.rules import start_arc
 from tests.diffusers_support import (
     EVALUATIONS,

@@ -12,7 +12,7 @@ import torch
 from tacache import HostError
 from tacache.diffusers.driving import DrivenRun, drive
 from tacache.diffusers.solving import SolverWalk
-from tacache.walking import EulerWalk, Walk
+from tacache.fitting.walking import EulerWalk, Walk
 from tests.diffusers_support import STEPS, call_of
 from tests.tiny import PIPELINES
 

@@ -16,7 +16,7 @@ from tacache import HostError, Plan, make_plan
 from tacache.diffusers import applied, apply, calibrate, drive
 from tacache.diffusers.calls import check_call, run_breaks
 from tacache.grid import break_steps
-from tacache.replanning import from_step
+from tacache.moving import from_step
 from tests.diffusers_support import (
     EVALUATIONS,
     STEPS,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tacache.demo import PROMPTS, VIDEO_PROMPTS
-from tacache.report.estimates import student_t
+from tacache.lab.demo.run import PROMPTS, VIDEO_PROMPTS
+from tacache.lab.report.estimates import student_t
 
 ROOT = Path(__file__).parent.parent
 STEPS = ("skip", "first skip", "skip, as in eq. 12-13", "skip, compiled")
@@ -150,7 +150,7 @@ def test_the_gap_to_a_direct_optimisation_is_what_was_measured():
     ],
 )
 def test_tables_of_methods_are_what_was_measured(page, study, tmp_path):
-    from tacache.report.writing import fill_document
+    from tacache.lab.report.writing import fill_document
 
     copy = tmp_path / "page.md"
     shutil.copyfile(ROOT / page, copy)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacache.bench.records import Machine, Record, RecordFile, read_records
 from tacache.errors import TACacheError
-from tacache.export import records_file
-from tacache.export.benchmarks import BENCHMARKS, ExportError, plan_samples, read_entries
-from tacache.export.scores import QUALITY, SEMANTIC, Part, add_scores, means, shares
+from tacache.lab.bench.records import Machine, Record, RecordFile, read_records
+from tacache.lab.export import records_file
+from tacache.lab.export.benchmarks import BENCHMARKS, ExportError, plan_samples, read_entries
+from tacache.lab.export.scores import QUALITY, SEMANTIC, Part, add_scores, means, shares
 from tacache.profile import Host
 
 GENEVAL = [
@@ -380,6 +380,6 @@ def test_a_line_ends_where_its_file_says(tmp_path):
 
 
 def test_every_benchmark_can_be_scored():
-    from tacache.export.scores import READERS
+    from tacache.lab.export.scores import READERS
 
     assert READERS.keys() == BENCHMARKS.keys()

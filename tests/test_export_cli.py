@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from tacache.bench.locks import held
-from tacache.bench.records import RecordError, read_records
-from tacache.bench.runner import lock_file
 from tacache.cli import app
 from tacache.diffusers import generation
-from tacache.export.scores import add_scores
-from tacache.processes import Processes, Together
+from tacache.lab.bench.locks import held
+from tacache.lab.bench.records import RecordError, read_records
+from tacache.lab.bench.runner import lock_file
+from tacache.lab.export.scores import add_scores
+from tacache.work.processes import Processes, Together
 from tests.tiny import PIPELINES
 
 SIZE = ["--height", 32, "--width", 32, "--call", "max_sequence_length=32"]
@@ -180,7 +180,7 @@ def test_a_method_with_nothing_to_tune_runs_no_calibration_prompts(geneval, tmp_
     def refused(*_: Any) -> None:
         raise AssertionError("calibrated")
 
-    monkeypatch.setattr("tacache.export.pipelines.record_walk", refused)
+    monkeypatch.setattr("tacache.lab.export.pipelines.record_walk", refused)
     made = run(*geneval, "--method", "fewer", "--evaluations", 2, "--samples", 1)
     assert made.exit_code == 0, made.output
     records = read_records(tmp_path / "out.jsonl")

@@ -5,7 +5,7 @@ import pytest
 from support import profile_from
 
 from tacache import Host, Plan, Profile
-from tacache.files import write_atomically
+from tacache.storage.files import write_atomically
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -1,6 +1,6 @@
 from PIL import Image
 
-from tacache.films import film
+from tacache.lab.films import film
 
 
 def test_what_does_not_move_or_is_damaged_is_no_film(tmp_path):

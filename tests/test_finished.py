@@ -14,7 +14,7 @@ import torch
 
 import tacache
 from tacache.errors import ProfileError
-from tacache.finished import FinishedRuns, digest
+from tacache.storage.finished import FinishedRuns, digest
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_a_digest_differs_where_the_value_does():
     assert digest(torch.zeros(2, 2)) != digest(torch.zeros(4))
     assert digest([[1], 2]) != digest([1, [2]])
     assert digest({"a": one}) == digest({"a": one.clone()}) != digest({"a": two})
-    assert digest(digest).startswith("('tacache.finished.digest' ")
+    assert digest(digest).startswith("('tacache.storage.finished.digest' ")
     assert digest(functools.partial(digest, one)) != digest(functools.partial(digest, two))
 
 
@@ -110,7 +110,7 @@ def edited(by):
 def test_functions_are_alike_in_another_process_and_differ_by_what_they_do():
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]; from test_finished import edited; "
-        "from tacache.finished import digest; print(digest([edited(2.0), len]))"
+        "from tacache.storage.finished import digest; print(digest([edited(2.0), len]))"
     )
     here = str(Path(__file__).parent)
     elsewhere = subprocess.run([sys.executable, "-c", code, here], capture_output=True, text=True)

@@ -18,19 +18,19 @@ from tacache import (
     fit_plan,
     make_plan,
     sample,
-    searching,
     time_grid,
 )
 from tacache import fitting as module
 from tacache.fitting import fit_budget
-from tacache.lockstep import (
+from tacache.fitting import search as searching
+from tacache.fitting.full_runs import probe_cost, record
+from tacache.fitting.lockstep import (
     Fit,
     FunctionRuns,
     Problem,
     is_better,
     lock_step,
 )
-from tacache.reference import probe_cost, record
 
 TIMES = tuple(time_grid(16, shift=2.0))
 SHAPE = (2, 3)

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tacache.errors import HostError
-from tacache.following import (
+from tacache.lab.following import (
     SIDE,
     TAGS,
     Architecture,

@@ -7,9 +7,9 @@ from rich.console import Console
 from support import fitted, tasu
 
 from tacache import PlanError
-from tacache.frontier import Frontier, Point, point_of
+from tacache.cli.render import frontier_view, plan_view
 from tacache.plan import Certificate
-from tacache.render import frontier_view, plan_view
+from tacache.storage.frontier import Frontier, Point, point_of
 
 GOLDEN = Path(__file__).parent / "golden" / "v1.frontier.json"
 PINNED = Frontier(

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import pad
 
 from tacache.errors import HostError
-from tacache.metrics import frame_changes, per_frame, psnr, ssim
+from tacache.lab.metrics import frame_changes, per_frame, psnr, ssim
 
 
 def test_psnr_of_a_known_error():

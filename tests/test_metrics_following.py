@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from tacache.errors import HostError
-from tacache.following import TAGS, Item
-from tacache.metrics import METRICS, Samples, following, measure, verdicts
+from tacache.lab.following import TAGS, Item
+from tacache.lab.metrics import METRICS, Samples, following, measure, verdicts
 from tacache.models import embedded
 
 DETECTOR = embedded("tiny-flux").detector

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tacache.errors import HostError
-from tacache.metrics import lpips, perceptual, weights
-from tacache.metrics.perceptual import SMALLEST, STAGES, Network, distance, distances, taps
+from tacache.lab.metrics import lpips, perceptual, weights
+from tacache.lab.metrics.perceptual import SMALLEST, STAGES, Network, distance, distances, taps
 
 WIDTHS = {
     "alex": [(64, 3, 11), (192, 64, 5), (384, 192, 3), (256, 384, 3), (256, 256, 3)],

@@ -6,7 +6,7 @@ import torch
 from tiny.tokenizers import clip_tokenizer
 
 from tacache.errors import HostError
-from tacache.metrics import (
+from tacache.lab.metrics import (
     METRICS,
     Metric,
     Samples,
@@ -175,7 +175,7 @@ def test_clip_similarity_of_clips_repeats_the_prompt(clips, monkeypatch):
         asked.extend(prompts)
         return torch.arange(len(images)).double()
 
-    monkeypatch.setattr("tacache.metrics.registry.clip_similarity", similarity)
+    monkeypatch.setattr("tacache.lab.metrics.registry.clip_similarity", similarity)
     monkeypatch.setattr(quality, "_require", lambda *_: None)
     monkeypatch.setattr(quality, "_with_weights", lambda *_: (None, None))
     assert measure(["clip-similarity"], clips)["clip-similarity"] == [1.0, 4.0]

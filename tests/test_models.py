@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from tacache import models
 from tacache.cli import app
 from tacache.errors import HostError
+from tacache.lab.demo.run import VIDEO_CALIBRATION, VIDEO_PROMPTS
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
 from tacache.prompts import fingerprint
@@ -249,8 +250,8 @@ def test_demo_of_clips_takes_the_models_own_prompts(tiny_wan, tmp_path, monkeypa
     assert run("demo", "--video", "-o", tmp_path).exit_code == 0
     model, comparison, _ = asked[0]
     assert model == "tiny-wan"
-    assert comparison.prompts == command.VIDEO_PROMPTS
-    assert comparison.calibration == command.VIDEO_CALIBRATION
+    assert comparison.prompts == VIDEO_PROMPTS
+    assert comparison.calibration == VIDEO_CALIBRATION
     assert comparison.fps == models.embedded("tiny-wan").fps
     assert comparison.call["num_inference_steps"] == 50
 

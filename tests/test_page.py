@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 from support import profile_from
 
-from tacache.demo import Budget, ModelDemo, Picture
 from tacache.errors import HostError
-from tacache.page import LEFT, WIDTHS, drawing, nice_ticks, page, strip, write_page
+from tacache.lab.demo.page import LEFT, WIDTHS, drawing, nice_ticks, page, strip, write_page
+from tacache.lab.demo.run import Budget, ModelDemo, Picture
 from tacache.plan import make_plan
 
 STEPS = 20

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import noise_of, seeds
 
-from tacache.placement import (
+from tacache.fitting.anchors import (
     as_columns,
     best_anchors,
     growth_between,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tacache.diffusers import loading
-from tacache.processes import Claims, Processes
+from tacache.work.processes import Claims, Processes
 
 
 def test_every_item_is_taken_once(tmp_path):
@@ -27,7 +27,7 @@ def test_claims_are_of_one_run_and_gone_after_it(tmp_path, monkeypatch):
     """Two processes, played by one after the other with the same word from process 0."""
     (tmp_path / "claims-of-a-killed-run").mkdir()
     monkeypatch.setattr(
-        "tacache.processes.Together.exchange",
+        "tacache.work.processes.Together.exchange",
         lambda self, value: [value and "word"] * self.count,
     )
     seen: list[Path] = []

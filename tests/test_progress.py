@@ -1,6 +1,6 @@
 import sys
 
-from tacache.progress import track
+from tacache.work.progress import track
 
 
 def test_without_a_bar_the_items_come_as_they_are(capsys):

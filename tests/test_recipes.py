@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tacache.bench.records import read_records
 from tacache.cli import app
+from tacache.lab.bench.records import read_records
 from tacache.plan import Plan
 from tests.tiny import PIPELINES
 

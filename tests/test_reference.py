@@ -8,8 +8,8 @@ import torch
 from support import Counted, KilledError, euler_run, noise_of
 
 from tacache import PlanError, time_grid
-from tacache.lockstep import FunctionRuns
-from tacache.reference import _probed, probe_cost, record
+from tacache.fitting.full_runs import _probed, probe_cost, record
+from tacache.fitting.lockstep import FunctionRuns
 
 TIMES = tuple(time_grid(16, shift=2.0))
 SHAPE = (2, 3)

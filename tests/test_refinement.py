@@ -7,11 +7,11 @@ import torch
 from support import Counted
 
 from tacache import fit_plan, sample, time_grid
+from tacache.fitting.full_runs import record
+from tacache.fitting.lockstep import FunctionRuns, Problem, lock_step
+from tacache.fitting.refine import DAMPINGS, follow, refine
 from tacache.flows import GaussianMixtureFlow
-from tacache.lockstep import FunctionRuns, Problem, lock_step
 from tacache.plan import Plan
-from tacache.reference import record
-from tacache.refinement import DAMPINGS, follow, refine
 
 STEPS, SAMPLES = 24, 12
 

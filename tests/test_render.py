@@ -3,7 +3,7 @@ from rich.console import Console
 from support import plan_with, profile_from
 
 from tacache import Host, Plan, make_plan
-from tacache.render import ANCHOR, DOTS, ROWS, SKIP, curve, plan_view, profile_view, strip
+from tacache.cli.render import ANCHOR, DOTS, ROWS, SKIP, curve, plan_view, profile_view, strip
 
 HOST = Host(
     model="org/model",

@@ -3,7 +3,7 @@ import torch
 from support import TIMES, fitted, tasu
 
 from tacache import Host, Plan, PlanError, Profile, Stepper, make_plan, time_grid
-from tacache.replanning import at_levels, from_step, replan, until_step, with_breaks
+from tacache.moving import at_levels, from_step, replan, until_step, with_breaks
 
 
 def test_a_plan_is_made_anew_on_another_grid(profile):

@@ -11,8 +11,8 @@ from report_support import bench, save
 from typer.testing import CliRunner
 
 from tacache.cli import app
-from tacache.report import Summary, fill, read_study, study
-from tacache.report.readme import marked
+from tacache.lab.report import Summary, fill, read_study, study
+from tacache.lab.report.readme import marked
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -36,7 +36,7 @@ def results(tmp_path) -> Path:
 @pytest.fixture
 def quick(monkeypatch) -> None:
     """One figure only."""
-    from tacache.report import figures
+    from tacache.lab.report import figures
 
     monkeypatch.setattr(figures, "FIGURES", {"pareto": figures.FIGURES["pareto"]})
 

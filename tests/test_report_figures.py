@@ -7,9 +7,9 @@ import sys
 import pytest
 from report_support import bench, fidelity, record, traced
 
-from tacache.bench.records import Fidelity
 from tacache.errors import TACacheError
-from tacache.report import figures, study
+from tacache.lab.bench.records import Fidelity
+from tacache.lab.report import figures, study
 
 MAIN = {"pareto", "pareto-speedup", "bars-psnr", "bars-ssim", "bars-drift", "bars-psnr-fine"}
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from report_support import STEPS, judged, record
 from test_report_page import Reader, data
 
-from tacache.following import TAGS, score
-from tacache.report import readme_table, study
-from tacache.report.estimates import Subject, student_t
-from tacache.report.kinds import kind_notes, kind_tables, overall
-from tacache.report.page import page, section
-from tacache.report.pictures import Shelves, shelves
-from tacache.report.quantities import in_order, quantity
-from tacache.report.tables import comma_separated, markdown
+from tacache.lab.following import TAGS, score
+from tacache.lab.report import readme_table, study
+from tacache.lab.report.estimates import Subject, student_t
+from tacache.lab.report.kinds import kind_notes, kind_tables, overall
+from tacache.lab.report.page import page, section
+from tacache.lab.report.pictures import Shelves, shelves
+from tacache.lab.report.quantities import in_order, quantity
+from tacache.lab.report.tables import comma_separated, markdown
 
 KINDS = ("position", "counting", "counting", "counting", None)  # of five prompts
 NONE = "not run: no answers were given"

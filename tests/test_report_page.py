@@ -14,11 +14,11 @@ from PIL import Image
 from report_support import PROMPTS, REASON, bench, record, traced
 
 from tacache.errors import TACacheError
-from tacache.films import film
-from tacache.report import study
-from tacache.report.page import page, section
-from tacache.report.pictures import Shelves, shelves
-from tacache.report.style import styles
+from tacache.lab.films import film
+from tacache.lab.report import study
+from tacache.lab.report.page import page, section
+from tacache.lab.report.pictures import Shelves, shelves
+from tacache.lab.report.style import styles
 
 PNG = b"\x89PNG" + bytes(80)
 VOID = {"meta", "br", "img", "input", "link"}

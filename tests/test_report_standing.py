@@ -6,12 +6,12 @@ import pytest
 from report_support import PROMPTS, judged, record
 
 from tacache.errors import TACacheError
-from tacache.report import fill, study, tables
-from tacache.report.figures import FIGURES
-from tacache.report.page import section
-from tacache.report.pictures import Shelves
-from tacache.report.quantities import quantity
-from tacache.report.standing import leading, named, standing, study_styles
+from tacache.lab.report import fill, study, tables
+from tacache.lab.report.figures import FIGURES
+from tacache.lab.report.page import section
+from tacache.lab.report.pictures import Shelves
+from tacache.lab.report.quantities import quantity
+from tacache.lab.report.standing import leading, named, standing, study_styles
 
 RIVALS = [f"rival-{n:02d}" for n in range(14)]
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_support import PROMPTS, REASON, STEPS, bench, fidelity, judged, record, save, traced
 
-from tacache.bench.records import Machine, RecordError
+from tacache.lab.bench.records import Machine, RecordError
+from tacache.lab.report import Summary, read_study, study, summarise
+from tacache.lab.report.estimates import Subject, difference, estimate, student_t
+from tacache.lab.report.quantities import in_order, measured, quantity, unmeasured
+from tacache.lab.report.summary import is_ours
 from tacache.profile import Host
-from tacache.report import Summary, read_study, study, summarise
-from tacache.report.estimates import Subject, difference, estimate, student_t
-from tacache.report.quantities import in_order, measured, quantity, unmeasured
-from tacache.report.summary import is_ours
 
 NUMBERS = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=12)
 

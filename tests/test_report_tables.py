@@ -8,14 +8,14 @@ import io
 import pytest
 from report_support import PROMPTS, REASON, bench, fidelity, judged, record, traced, undone
 
-from tacache.bench.records import Fidelity
 from tacache.errors import TACacheError
-from tacache.report import fill, readme_table, study
-from tacache.report.estimates import Estimate
-from tacache.report.quantities import quantity
-from tacache.report.readme import marked
-from tacache.report.summary import Study
-from tacache.report.tables import cell, comma_separated, markdown, notes, number
+from tacache.lab.bench.records import Fidelity
+from tacache.lab.report import fill, readme_table, study
+from tacache.lab.report.estimates import Estimate
+from tacache.lab.report.quantities import quantity
+from tacache.lab.report.readme import marked
+from tacache.lab.report.summary import Study
+from tacache.lab.report.tables import cell, comma_separated, markdown, notes, number
 
 START, END = "<!-- tacache report: main -->", "<!-- end -->"
 

@@ -7,11 +7,11 @@ from support import Counted, KilledError, mixture, noise_of
 
 from tacache import PlanError, fit_plan, time_grid
 from tacache.fitting import fit_budget
-from tacache.lockstep import FunctionRuns, Problem, lock_step, log_drift
-from tacache.placement import best_anchors
-from tacache.reference import record
-from tacache.searching import Tries, search_anchors
-from tacache.weighing import mean
+from tacache.fitting.anchors import best_anchors
+from tacache.fitting.full_runs import record
+from tacache.fitting.lockstep import FunctionRuns, Problem, lock_step, log_drift
+from tacache.fitting.search import Tries, search_anchors
+from tacache.fitting.weights import mean
 
 TIMES = tuple(time_grid(16, shift=2.0))
 SHAPE = (2, 3)

@@ -11,8 +11,8 @@ from tacache import models
 from tacache.cli import app
 from tacache.diffusers import applied
 from tacache.diffusers.flow import run_times
-from tacache.following import Item, check, detect, load_detector
-from tacache.metrics import psnr
+from tacache.lab.following import Item, check, detect, load_detector
+from tacache.lab.metrics import psnr
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
 from tacache.prompts import fingerprint, read_prompts

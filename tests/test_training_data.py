@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from tacache import demo, models
-from tacache.following import TAGS, read_answers
+from tacache import models
+from tacache.lab.demo import run as demo
+from tacache.lab.following import TAGS, read_answers
 from tacache.prompts import read_prompts
 from training import prompts as prompts_module
 from training.captions import BESIDE, GROUPS, NUMBERS, OTHER_WORDS, caption, place_words

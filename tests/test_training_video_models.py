@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from video_support import THINGS, animation, clips_of, pictures, run_main
 
 from tacache import models
-from tacache.demo import VIDEO_CALIBRATION, VIDEO_PROMPTS
+from tacache.lab.demo.run import VIDEO_CALIBRATION, VIDEO_PROMPTS
 from tacache.prompts import read_prompts
 from training.emoji import load_vocabulary
 from training.video import (

@@ -6,12 +6,12 @@ from support import mixture, noise_of
 
 from tacache import time_grid
 from tacache.fitting import fit_budget
-from tacache.lockstep import FunctionRuns, Problem, lock_step, log_drift
-from tacache.reference import record
-from tacache.refinement import follow, refine
+from tacache.fitting.full_runs import record
+from tacache.fitting.lockstep import FunctionRuns, Problem, lock_step, log_drift
+from tacache.fitting.refine import follow, refine
+from tacache.fitting.walking import EulerWalk, walk_of
+from tacache.fitting.weights import mean
 from tacache.velocity import euler
-from tacache.walking import EulerWalk, walk_of
-from tacache.weighing import mean
 
 TIMES = tuple(time_grid(12, shift=2.0))
 

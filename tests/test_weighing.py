@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import noise_of
 
-from tacache.weighing import choose_row, choose_weights, solve_weights
+from tacache.fitting.weights import choose_row, choose_weights, solve_weights
 
 
 def products_of(basis, target):

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from tacache.following import (
+from tacache.lab.following import (
     SIDE,
     STRIDE,
     TAGS,

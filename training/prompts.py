@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tacache.demo import PROMPTS
+from tacache.lab.demo.run import PROMPTS
 from tacache.models import embedded
 from training.captions import BEHIND, BESIDE, NUMBERS, with_article
 from training.emoji import FOLDER, Thing, load_vocabulary

@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from tacache import models
-from tacache.following import TAGS, Found, Item, check, detect, load_detector, read_items, score
+from tacache.lab.following import TAGS, Found, Item, check, detect, load_detector, read_items, score
 from training.config import WORK
 from training.sheets import save_sheet
 

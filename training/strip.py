@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from tacache.demo import ModelDemo
+from tacache.lab.demo.run import ModelDemo
 
 GAP, MARGIN, LINE = 4, 92, 14
 

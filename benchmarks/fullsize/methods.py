@@ -17,7 +17,7 @@ from tacache import Plan, Profile, make_plan
 from tacache.diffusers import applied
 from tacache.diffusers.calls import run_breaks
 from tacache.errors import HostError
-from tacache.replanning import with_breaks
+from tacache.moving import with_breaks
 
 ATTENTION = r"^(blocks|transformer_blocks|single_transformer_blocks)\.\d+\.attn\d?$"
 ROWS = ((1.0,), (1.25, -0.25), (1.6, -0.9, -0.4))

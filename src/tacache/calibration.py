@@ -11,8 +11,8 @@ from tacache.decomposition import indicators, norm
 from tacache.errors import ProfileError
 from tacache.grid import step_lengths
 from tacache.profile import Host, Profile, profile_times
-from tacache.progress import track
 from tacache.velocity import Batch, Condition, Velocity, batches, check_velocity, euler
+from tacache.work.progress import track
 
 
 @torch.no_grad()

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from tacache.decomposition import dot, norm, orthogonal_part, share
 from tacache.errors import HostError, PlanError
-from tacache.files import Frozen
 from tacache.plan import Plan
-from tacache.progress import track
 from tacache.rules import advance, init_direction, realign
 from tacache.stepper import Stepper
+from tacache.storage.files import Frozen
 from tacache.velocity import Batch, Condition, Velocity, batches, check_velocity, euler
+from tacache.work.progress import track
 
 
 class Alignment(Frozen):

@@ -19,9 +19,9 @@ import tacache.fitting
 from tacache.calibration import measure
 from tacache.errors import HostError
 from tacache.grid import GRID_TOLERANCE, as_times, break_steps, same_grid
+from tacache.moving import at_levels, from_step, replan, until_step, with_breaks
 from tacache.plan import Plan, make_plan
 from tacache.profile import Host, Profile, profile_times
-from tacache.replanning import at_levels, from_step, replan, until_step, with_breaks
 from tacache.stepper import Stepper
 from tacache.velocity import Velocity, check_velocity
 

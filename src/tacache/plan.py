@@ -9,7 +9,6 @@ from pydantic import Field, JsonValue, model_validator
 from typing_extensions import Self
 
 from tacache.errors import PlanError, TACacheError
-from tacache.files import FileRecord, Frozen
 from tacache.grid import as_times, break_steps, step_lengths
 from tacache.profile import Host, Profile
 from tacache.rules import PROFILE_RULES, RATES
@@ -20,6 +19,7 @@ from tacache.schedule import (
     schedule_for,
     walk,
 )
+from tacache.storage.files import FileRecord, Frozen
 
 LONGEST = 3  # numbers in a row of weights with a carried memory
 LARGEST_GROWTH = 80.0  # of log |v| in a step: more is infinite in float32

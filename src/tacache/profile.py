@@ -11,8 +11,8 @@ from pydantic import Field, JsonValue, model_validator
 from typing_extensions import Self
 
 from tacache.errors import ProfileError, TACacheError
-from tacache.files import FileRecord, Frozen
 from tacache.grid import as_times, break_steps, interpolate, step_lengths
+from tacache.storage.files import FileRecord, Frozen
 
 # A grid may leave the measured range by this share of its span (UniPC starts at 0.999999, not 1).
 RANGE_TOLERANCE = 1e-3

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from tacache.demo import VIDEO_CALIBRATION, VIDEO_PROMPTS
+from tacache.lab.demo.run import VIDEO_CALIBRATION, VIDEO_PROMPTS
 from tacache.models import embedded
 from training.emoji import Thing, load_vocabulary
 from training.prompts import SET_SIZE, SETS, Prompt, write_lines

@@ -13,10 +13,10 @@ from tacache.bagel.making import Generate, Job, Maker, jobs_of, maker_of, quiet
 from tacache.bagel.runs import Run, describe, images_of
 from tacache.calibration import measure
 from tacache.errors import HostError, ProfileError
-from tacache.finished import FinishedRuns
 from tacache.profile import Profile
-from tacache.progress import track
 from tacache.prompts import as_prompts, fingerprint
+from tacache.storage.finished import FinishedRuns
+from tacache.work.progress import track
 
 
 class Recorder:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tacache.bagel.making import Job
 from tacache.bagel.runs import denoiser_name, model_name
-from tacache.finished import digest
+from tacache.storage.finished import digest
 
 
 def job_key(model: Any, jobs: Sequence[Job], call: Mapping[str, Any]) -> str:

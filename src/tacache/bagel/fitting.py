@@ -22,13 +22,13 @@ from tacache.bagel.making import (
 )
 from tacache.bagel.runs import Run, describe
 from tacache.errors import HostError, named
+from tacache.fidelity import psnr
 from tacache.fitting import check_budget, fit_budget
-from tacache.lockstep import check_finite
-from tacache.metrics import psnr
+from tacache.fitting.full_runs import held_out_of, record
+from tacache.fitting.lockstep import check_finite
 from tacache.plan import LONGEST, Plan
-from tacache.progress import track
 from tacache.prompts import as_prompts, fingerprint
-from tacache.reference import held_out_of, record
+from tacache.work.progress import track
 
 Value = TypeVar("Value")
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tacache import outputs
 from tacache.bagel.host import applied
 from tacache.bagel.making import Job, maker_of, pixels_of
 from tacache.errors import HostError
-from tacache.metrics import psnr
-from tacache.outputs import Output
+from tacache.fidelity import psnr
 from tacache.plan import Plan
+from tacache.storage import outputs
+from tacache.storage.outputs import Output
 
 
 class Request(NamedTuple):

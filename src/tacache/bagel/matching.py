@@ -6,8 +6,8 @@ from typing import Any
 from tacache.bagel.runs import SETTINGS, Run, denoiser_name, model_name
 from tacache.errors import HostError
 from tacache.grid import break_steps, same_grid
+from tacache.moving import at_levels, replan, with_breaks
 from tacache.plan import Plan
-from tacache.replanning import at_levels, replan, with_breaks
 
 logger = logging.getLogger("tacache.bagel")
 

@@ -35,8 +35,8 @@ from tacache.models import own_prompts
 from tacache.prompts import read_prompts
 
 if TYPE_CHECKING:
-    from tacache.bench.jobs import Job
-    from tacache.bench.records import Record
+    from tacache.lab.bench.jobs import Job
+    from tacache.lab.bench.records import Record
 
 SAME_PROMPTS = (
     "the general prompts are those that all others are made ready on: --calibration FILE names "
@@ -134,11 +134,11 @@ def bench(
 
     tacache bench bagel --bagel-path Bagel --weights W --methods tasu,fewer --evaluations 13
     """
-    from tacache.bench.hosts import processes_of
-    from tacache.bench.jobs import Job
-    from tacache.bench.runner import drop_failed, run_bench
-    from tacache.bench.suites import check_names, choose, expanded, within_steps
-    from tacache.following import read_answers
+    from tacache.lab.bench.hosts import processes_of
+    from tacache.lab.bench.jobs import Job
+    from tacache.lab.bench.runner import drop_failed, run_bench
+    from tacache.lab.bench.suites import check_names, choose, expanded, within_steps
+    from tacache.lab.following import read_answers
 
     is_bagel = bagel.is_asked(model, bagel_path, weights)
     chosen = choose(
@@ -206,7 +206,7 @@ def _pipeline(model: str, *options: Any) -> tuple[Any, str]:
 
 def _without_doubles(job: "Job", *, tell: bool) -> "Job":
     """A suite's job without another source of prompts that is none, which is said."""
-    from tacache.bench.suites import without_doubles
+    from tacache.lab.bench.suites import without_doubles
 
     kept, left_out = without_doubles(job.methods, job.calibration)
     if left_out and tell:

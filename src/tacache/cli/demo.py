@@ -4,31 +4,24 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from tacache import models
-from tacache.analytic import Demo, run_demo
 from tacache.cli.arguments import numbers
 from tacache.cli.options import Json, check_folder, print_json
-from tacache.demo import (
-    CALIBRATION,
-    PROMPTS,
-    VIDEO_CALIBRATION,
-    VIDEO_PROMPTS,
-    Comparison,
-    ModelDemo,
-    can_encode,
-    run_model_demo,
-)
+from tacache.cli.render import plan_view, strip
 from tacache.errors import HostError, TACacheError
 from tacache.plan import Plan
 from tacache.profile import Profile
-from tacache.render import plan_view, strip
 from tacache.schedule import MAX_SKIP, walk
+
+if TYPE_CHECKING:
+    from tacache.lab.demo.analytic import Demo
+    from tacache.lab.demo.run import Comparison, ModelDemo
 
 MODEL, VIDEO_MODEL = "tiny-flux", "tiny-wan"
 
@@ -72,6 +65,15 @@ def demo(
 
     tacache demo --analytic --out demo
     """
+    from tacache.lab.demo import analytic as flow_demo
+    from tacache.lab.demo.run import (
+        CALIBRATION,
+        PROMPTS,
+        VIDEO_CALIBRATION,
+        VIDEO_PROMPTS,
+        Comparison,
+    )
+
     check_folder(out)
     if video and analytic:
         raise TACacheError("the analytic flow makes no clips: leave out --video or --analytic")
@@ -84,7 +86,9 @@ def demo(
         if missing:
             print(f"tacache: {missing}; this runs on an analytic flow instead", file=sys.stderr)
         budgets = asked or default_budgets(steps, (25, 17, 13, 10, 7))
-        result = run_demo(out, steps=steps, budgets=budgets, seed=seed, progress=not as_json)
+        result = flow_demo.run_demo(
+            out, steps=steps, budgets=budgets, seed=seed, progress=not as_json
+        )
         return print_json(result.model_dump()) if as_json else _print_demo(result, out)
     comparison = Comparison(
         prompts or (VIDEO_PROMPTS if video else PROMPTS),
@@ -130,9 +134,12 @@ def _fewest(steps: int) -> int:
     return len(walk([MAX_SKIP] * steps))
 
 
-def draw(model: str, asked: Comparison, out: Path, *, calibrate: bool, progress: bool) -> ModelDemo:
+def draw(
+    model: str, asked: "Comparison", out: Path, *, calibrate: bool, progress: bool
+) -> "ModelDemo":
     """Run the embedded model and write the page beside its pictures."""
-    from tacache.page import write_page
+    from tacache.lab.demo.page import write_page
+    from tacache.lab.demo.run import run_model_demo
 
     shipped = models.embedded(model).profile
     profile = Profile.load(shipped) if shipped.is_file() and not calibrate else None
@@ -143,7 +150,7 @@ def draw(model: str, asked: Comparison, out: Path, *, calibrate: bool, progress:
     return made
 
 
-def _print_demo(result: Demo, out: Path) -> None:
+def _print_demo(result: "Demo", out: Path) -> None:
     console = Console()
     console.print(_demo_table(result))
     middle = Plan.load(result.plans[len(result.plans) // 2])
@@ -151,7 +158,7 @@ def _print_demo(result: Demo, out: Path) -> None:
     print(f"Files are in {out}/; next: tacache show {result.profile}")
 
 
-def _demo_table(result: Demo) -> Table:
+def _demo_table(result: "Demo") -> Table:
     table = Table(
         title=f"Distance to the {result.steps}-step result, mean of {result.samples} samples",
         caption="This runs on an analytic flow, a Gaussian mixture of pictures whose exact "
@@ -174,7 +181,9 @@ def _demo_table(result: Demo) -> Table:
     return table
 
 
-def _print_model_demo(made: ModelDemo, out: Path) -> None:
+def _print_model_demo(made: "ModelDemo", out: Path) -> None:
+    from tacache.lab.demo.run import can_encode
+
     console = Console()
     console.print(_model_table(made))
     for budget in made.budgets:
@@ -187,7 +196,7 @@ def _print_model_demo(made: ModelDemo, out: Path) -> None:
     print(f"Look at {out / 'index.html'}; next: tacache show {out / made.profile}")
 
 
-def _model_table(made: ModelDemo) -> Table:
+def _model_table(made: "ModelDemo") -> Table:
     count = len(made.prompts)
     table = Table(
         title=f"{made.model}, {made.steps} steps, mean of {count} prompt{'s' * (count > 1)}",

@@ -33,10 +33,10 @@ from tacache.plan import Plan
 from tacache.prompts import read_prompts
 
 if TYPE_CHECKING:
-    from tacache.bench.records import Record
-    from tacache.export.benchmarks import Sample
-    from tacache.export.drawing import Studio
-    from tacache.export.orders import Order
+    from tacache.lab.bench.records import Record
+    from tacache.lab.export.benchmarks import Sample
+    from tacache.lab.export.drawing import Studio
+    from tacache.lab.export.orders import Order
 
 STEPS = 50
 
@@ -110,7 +110,7 @@ def export(
 
     tacache export geneval --metadata evaluation_metadata.jsonl --score results.jsonl -o geneval-13
     """
-    from tacache.export.benchmarks import plan_samples, read_entries
+    from tacache.lab.export.benchmarks import plan_samples, read_entries
 
     folder, texts = out or Path(benchmark), metadata or []
     entries = read_entries(benchmark, texts, count)
@@ -129,8 +129,8 @@ def export(
         raise TACacheError(f"a run of {full} steps has no {order.evaluations_each} evaluations")
     if dry_run:
         return _say_what_would_be(order, len(entries), wanted, folder, as_json)
-    from tacache.export.runner import run_export
-    from tacache.processes import Processes
+    from tacache.lab.export.runner import run_export
+    from tacache.work.processes import Processes
 
     taught = read_prompts(own_prompts(model, calibration))[:calibration_count]
     order = replace(order, calibration=taught, calibration_source=calibration)
@@ -165,12 +165,12 @@ def _bagel_call(
 def _studio(model: str, asked: bagel.Asked) -> Iterator["Studio"]:
     """The model, loaded and ready to draw."""
     if model == bagel.NAME:
-        from tacache.export.bagel import BagelStudio
+        from tacache.lab.export.bagel import BagelStudio
 
         yield BagelStudio(bagel.load(asked))
         return
     from tacache.diffusers.loading import Loading, load_pipeline
-    from tacache.export.pipelines import PipelineStudio
+    from tacache.lab.export.pipelines import PipelineStudio
 
     how = Loading(asked.dtype, asked.device, asked.offload, asked.compiled)
     pipe = load_pipeline(model, how)
@@ -189,9 +189,9 @@ def _order(
     fps: int,
 ) -> "Order":
     """What to export, with names checked before a model is loaded."""
-    from tacache.bench.judging import FULL
-    from tacache.bench.methods import resolve
-    from tacache.export.orders import Order
+    from tacache.lab.bench.judging import FULL
+    from tacache.lab.bench.methods import resolve
+    from tacache.lab.export.orders import Order
 
     if plan is not None and method != FULL:
         raise TACacheError("a plan is a method of its own: give --plan or --method")
@@ -234,7 +234,7 @@ def _say_what_would_be(
 
 def _report(records: Sequence["Record"], folder: Path, as_json: bool) -> None:
     """Where the samples are, and what failed."""
-    from tacache.export import records_file
+    from tacache.lab.export import records_file
 
     failed = [record for record in records if record.status != "done"]
     done = len(records) - len(failed)
@@ -255,8 +255,8 @@ def _score(
     benchmark: str, folder: Path, results: Sequence[Path], category: str, as_json: bool
 ) -> None:
     """Read results into the records, and say what they come to."""
-    from tacache.export import records_file
-    from tacache.export.scores import add_scores, means
+    from tacache.lab.export import records_file
+    from tacache.lab.export.scores import add_scores, means
 
     records = add_scores(benchmark, folder, results, category)
     found = means(records)

@@ -33,13 +33,13 @@ from tacache.cli.options import (
     check_folder,
     print_json,
 )
+from tacache.cli.render import frontier_view, plan_view
 from tacache.errors import PlanError, TACacheError
 from tacache.fitting import forget
-from tacache.frontier import Frontier, point_of
 from tacache.models import own_prompts
 from tacache.plan import LONGEST, Plan
 from tacache.prompts import read_prompts
-from tacache.render import frontier_view, plan_view
+from tacache.storage.frontier import Frontier, point_of
 
 BUDGETS = "5,7,10,13,17,25"
 COUNT, FAST = 16, 8
@@ -154,7 +154,7 @@ def fit(
         return _tell(plans, target, psnr, as_json)
     from tacache.diffusers.fitting import fit_plans, share_of
     from tacache.diffusers.loading import Loading, load_pipeline
-    from tacache.processes import Processes
+    from tacache.work.processes import Processes
 
     call = call_arguments(model, more, guidance=guidance, **given)
     call = {name: value for name, value in call.items() if name not in mix}  # the model's default

@@ -26,12 +26,12 @@ from tacache.cli.options import (
     check_folder,
     print_json,
 )
+from tacache.cli.render import profile_view
 from tacache.errors import TACacheError
 from tacache.models import EMBEDDED, frame_rate, own_prompts
 from tacache.plan import Plan
 from tacache.profile import Profile
 from tacache.prompts import read_prompts
-from tacache.render import profile_view
 
 NOTHING_TO_COMPARE = "--compare sets a plan against full steps: give --plan"
 
@@ -90,7 +90,7 @@ def calibrate(
         return
     from tacache.diffusers import calibration
     from tacache.diffusers.loading import Loading, load_pipeline
-    from tacache.processes import Processes
+    from tacache.work.processes import Processes
 
     call = call_arguments(model, more, guidance=guidance, **given)
     pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))

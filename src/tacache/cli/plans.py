@@ -7,15 +7,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from tacache import hub
 from tacache.cli.options import Json, print_json
+from tacache.cli.render import plan_view, profile_view
 from tacache.errors import TACacheError
 from tacache.plan import Plan, make_plan
 from tacache.plots import plot_profile
 from tacache.profile import Profile
-from tacache.render import plan_view, profile_view
 from tacache.rules import PROFILE_RULES
 from tacache.schedule import MAX_SKIP
+from tacache.storage import hub
 
 
 def plan(

@@ -42,7 +42,7 @@ def report(
 
     tacache report benchmarks/results/main.jsonl --into README.md
     """
-    from tacache.report.writing import fill_document, write_report
+    from tacache.lab.report.writing import fill_document, write_report
 
     changed = into and fill_document(results, into)
     target = out or (None if into else Path("report"))

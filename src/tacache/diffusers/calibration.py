@@ -19,11 +19,11 @@ from tacache.diffusers.flow import run_times
 from tacache.diffusers.host import plain_scheduler
 from tacache.diffusers.runs import Run, check_call_names, plan_runs, run_arguments
 from tacache.errors import HostError, ProfileError
-from tacache.finished import FinishedRuns
-from tacache.processes import Processes
 from tacache.profile import Profile
-from tacache.progress import track
 from tacache.prompts import as_prompts, fingerprint
+from tacache.storage.finished import FinishedRuns
+from tacache.work.processes import Processes
+from tacache.work.progress import track
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 from tacache.diffusers.fingerprint import describe
 from tacache.diffusers.runs import Run
-from tacache.finished import digest
+from tacache.storage.finished import digest
 
 
 def job_key(pipe: Any, scheduler: Any, runs: Sequence[Run], call: dict[str, Any]) -> str:

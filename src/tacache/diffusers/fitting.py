@@ -16,13 +16,13 @@ from tacache.diffusers.host import applied, plain_scheduler, without_plan
 from tacache.diffusers.mixing import Vary, call_of_run, check_vary, middle
 from tacache.diffusers.runs import check_call_names, plan_runs
 from tacache.errors import HostError, named
+from tacache.fidelity import psnr
 from tacache.fitting import check_budget, fit_budget
-from tacache.metrics import psnr
+from tacache.fitting.full_runs import held_out_of, record
 from tacache.plan import LONGEST, Plan
-from tacache.processes import Processes
 from tacache.profile import Host
 from tacache.prompts import as_prompts, fingerprint
-from tacache.reference import held_out_of, record
+from tacache.work.processes import Processes
 
 
 def fit_plan(

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from tacache.diffusers.host import applied, without_plan
 from tacache.diffusers.runs import Run, check_call_names, run_arguments
-from tacache.metrics import psnr
-from tacache.outputs import Output, file_stem
+from tacache.fidelity import psnr
 from tacache.plan import Plan
+from tacache.storage.outputs import Output, file_stem
 
 __all__ = ["Made", "Output", "Request", "file_stem", "generate", "warm_up", "write"]
 

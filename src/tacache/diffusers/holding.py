@@ -15,9 +15,9 @@ from tacache.diffusers.host import plain_scheduler
 from tacache.diffusers.runs import Run, run_arguments
 from tacache.diffusers.solving import EulerSteps, SolverWalk
 from tacache.errors import HostError, named
-from tacache.lockstep import check_finite
-from tacache.processes import Processes, Together
-from tacache.walking import Walk
+from tacache.fitting.lockstep import check_finite
+from tacache.fitting.walking import Walk
+from tacache.work.processes import Processes, Together
 
 Value = TypeVar("Value")
 

@@ -5,8 +5,8 @@ from typing import Any, TypeGuard
 
 from tacache.errors import HostError
 from tacache.grid import same_grid
+from tacache.moving import at_levels, can_move, from_step, replan, with_breaks
 from tacache.plan import Plan
-from tacache.replanning import at_levels, can_move, from_step, replan, with_breaks
 
 logger = logging.getLogger("tacache.diffusers")
 

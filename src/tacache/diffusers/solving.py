@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tacache.diffusers.looping import Held, Loop
 from tacache.errors import HostError
-from tacache.walking import EulerWalk
+from tacache.fitting.walking import EulerWalk
 
 
 class Solver:
@@ -60,7 +60,7 @@ class EulerSteps(EulerWalk):
 
 
 class SolverWalk:
-    """A fit's samples, each with a solver of its own (`tacache.walking.Walk`)."""
+    """A fit's samples, each with a solver of its own (`tacache.fitting.walking.Walk`)."""
 
     remembers = True
 

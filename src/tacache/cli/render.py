@@ -1,0 +1,128 @@
+"""Profiles and plans as text for the terminal."""
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tacache.plan import Certificate, Plan
+from tacache.profile import Profile
+from tacache.storage.frontier import Frontier
+
+# A braille cell holds four dots above each other: one column a step, four levels a row.
+DOTS = "⠁⠂⠄⡀"
+ANCHOR, SKIP = "█", "·"
+ROWS, COLUMNS = 6, 64
+
+
+def curve(values: Sequence[float], title: str) -> Text:
+    """One dot a step, between the smallest and the largest value, which stand on the left.
+
+    Where there are more steps than columns, one dot for the mean of neighbouring steps.
+    """
+    group = -(-len(values) // COLUMNS)
+    values = [_mean(values[i : i + group]) for i in range(0, len(values), group)]
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    levels = len(DOTS) * ROWS - 1
+    heights = [round((high - value) / span * levels) for value in values]
+    text = Text(f"{title}\n", style="bold")
+    for row in range(ROWS):
+        label = {0: f"{high:10.4g} ", ROWS - 1: f"{low:10.4g} "}.get(row, " " * 11)
+        cells = (
+            DOTS[height % len(DOTS)] if height // len(DOTS) == row else " " for height in heights
+        )
+        text.append(f"{label}┤{''.join(cells)}\n", style="not bold")
+    return text
+
+
+def strip(plan: Plan) -> str:
+    """The run step by step: a block where the model is evaluated, a dot where it is not."""
+    return "".join(ANCHOR if n in plan.anchors else SKIP for n in range(plan.steps))
+
+
+def profile_view(profile: Profile) -> RenderableType:
+    """What was measured: its source and both indicators."""
+    return Group(
+        _facts(
+            ("profile of", _host(profile)),
+            ("steps", f"{profile.steps}, t from {profile.times[0]:g} to {profile.times[-1]:g}"),
+            ("samples", str(profile.samples)),
+            (
+                "spread",
+                f"magnitude ±{_mean(profile.magnitude_std):.3g}, "
+                f"direction ±{_mean(profile.direction_std):.3g} (mean over steps)",
+            ),
+        ),
+        curve(profile.magnitude, "magnitude (MI, k per unit time)"),
+        curve(profile.direction, "direction (DI, d per step)"),
+    )
+
+
+def plan_view(plan: Plan) -> RenderableType:
+    """What is decided: the budget, the thresholds and the strip of anchors and skips."""
+    facts = [
+        ("plan for", _host(plan)),
+        ("rule", plan.rule),
+        ("evaluations", f"{plan.evaluations} of {plan.steps} steps"),
+        ("predicted speedup", f"{plan.speedup:.2f}x (steps per evaluation)"),
+    ]
+    if plan.tau_k is not None and plan.tau_d is not None:
+        limits = f"tau_k {plan.tau_k:.4g}, tau_d {plan.tau_d:.4g}, max_skip {plan.max_skip}"
+        facts.append(("thresholds", limits))
+    for name, values in (plan.varied or {}).items():
+        facts.append(("fitted over", f"{name} {', '.join(map(str, values))}"))
+    if plan.certificate is not None:
+        facts += _certificate(plan.certificate)
+    parts: list[RenderableType] = [
+        _facts(*facts),
+        Text(f"\n{strip(plan)}", style="cyan"),
+        Text(f"{ANCHOR} evaluated   {SKIP} reconstructed", style="dim"),
+        Text("intervals " + " ".join(map(str, plan.intervals)) + "\n"),
+    ]
+    if plan.magnitude is not None:
+        parts.append(curve(plan.magnitude, "magnitude (MI, k per unit time)"))
+    if plan.direction is not None:
+        parts.append(curve(plan.direction, "direction (DI, d per step)"))
+    return Group(*parts)
+
+
+def frontier_view(frontier: Frontier) -> RenderableType:
+    """What each budget reaches on the samples held out from its fit."""
+    table = Table("evaluations", "speedup", "PSNR, dB", "drift", "plan", box=None)
+    for point in frontier.points:
+        fidelity = "-" if point.psnr is None else f"{point.psnr:.2f}"
+        row = (f"{point.speedup:.2f}x", fidelity, f"{point.drift:.4f}", Text(point.plan))
+        table.add_row(str(point.evaluations), *row)
+    return table
+
+
+def _certificate(found: Certificate) -> list[tuple[str, str]]:
+    psnr = "" if found.psnr is None else f"PSNR {found.psnr:.2f} dB, "
+    return [
+        ("measured", f"{psnr}drift {found.drift:.4f} on {found.held_out} held-out samples"),
+        ("fitted samples", f"drift {found.fit_drift:.4f}"),
+        ("spent", f"{found.evaluations_spent} evaluations, {found.date}"),
+    ]
+
+
+def _facts(*rows: tuple[str, str]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column()
+    for name, value in rows:
+        table.add_row(name, Text(value))  # names of models are no markup
+    return table
+
+
+def _host(source: Profile | Plan) -> str:
+    host = source.host
+    names = [part for part in (host.model, host.pipeline, host.scheduler) if part]
+    shape = "x".join(map(str, host.latent_shape)) if host.latent_shape is not None else ""
+    what = " / ".join(names) or "a velocity function"
+    return what + (f", latents of {shape} {host.dtype or ''}".rstrip() if shape else "")
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,179 @@
+"""Fitted plans: an interval's average velocity from that of its anchor and one carried memory.
+
+Full runs come first (`reference`). Weights are found in lock-step (`lockstep`). Anchors come from
+a dynamic program (`placement`) and a local search on the final error; a last step changes all
+weights at once (`refinement`). Samples that no weight is fitted to judge all of it.
+"""
+
+from collections.abc import Iterable
+from datetime import date
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tacache.errors import PlanError
+from tacache.fitting.anchors import best_anchors
+from tacache.fitting.full_runs import probe_cost, record
+from tacache.fitting.lockstep import Fit, FunctionRuns, Problem, Reference, Runs, lock_step
+from tacache.fitting.refine import follow, needed, refine
+from tacache.fitting.search import Tries, best_power, search_anchors
+from tacache.fitting.weights import mean
+from tacache.grid import break_steps
+from tacache.plan import LONGEST, Certificate, Plan
+from tacache.profile import Host
+from tacache.velocity import Condition, Velocity
+
+TRIES = 4  # fits of all samples that come before a refinement
+FAST = 1500  # evaluations in all, without a search
+
+
+@torch.no_grad()
+def fit_plan(
+    velocity: Velocity,
+    noise: Tensor,
+    times: Iterable[float],
+    *,
+    evaluations: int,
+    history: int = LONGEST,
+    max_evaluations: int = 3000,
+    search: bool = True,
+    condition: Condition | None = None,
+    batch_size: int | None = None,
+    progress: bool = False,
+) -> Plan:
+    """A plan with this many evaluations, fitted on full-step runs from `noise`.
+
+    A quarter of the samples (at least one) is held out from every fit and judges the anchors. One
+    evaluation is one velocity of one sample; at most `max_evaluations` are spent, the full runs
+    included. `search=False` moves none of the dynamic program's anchors and tries other weightings
+    of growth only as far as 1,500 evaluations go. `history` says what an interval may use: 1, the
+    velocity of its anchor; 2, the last two; 3, a memory of all before. Without a condition
+    `velocity` always gets the whole batch; `condition={}` says that a part may be evaluated alone.
+    """
+    runs = FunctionRuns(velocity, noise, times, condition, batch_size)
+    check_budget(runs, evaluations, history, max_evaluations)
+    reference = record(runs, progress=progress)
+    return fit_budget(
+        runs,
+        reference,
+        evaluations,
+        history=history,
+        max_evaluations=max_evaluations,
+        search=search,
+        progress=progress,
+    )
+
+
+def check_budget(
+    runs: Runs, evaluations: int, history: int, max_evaluations: int, measuring: int = 0
+) -> None:
+    """Refuse before the first full run what cannot be fitted, and measured for so many more."""
+    steps, parts = len(runs.times) - 1, len(break_steps(runs.times, runs.breaks))
+    if runs.total < 2:
+        raise PlanError("a fit needs at least two samples: one of them is held out to judge it")
+    if not 1 + parts <= evaluations <= steps:
+        raise PlanError(
+            f"{evaluations} evaluations are impossible: {steps} steps take {1 + parts} to {steps}"
+        )
+    if not 1 <= history <= LONGEST:
+        raise PlanError(
+            f"history is 1 (the newest velocity), 2 (the last two) or {LONGEST} (a memory of all "
+            f"before the newest), not {history}"
+        )
+    needed = runs.total * (steps + evaluations) + probe_cost(runs) + measuring
+    if max_evaluations < needed:
+        raise PlanError(
+            f"max_evaluations={max_evaluations} is too few: the full runs, the probes and the "
+            f"final fit of {runs.total} samples take {needed}; give fewer samples"
+        )
+
+
+def forget(resume: Path, budgets: Iterable[int]) -> None:
+    """Delete what fits of these budgets have kept to go on from."""
+    for path in (resume, *(_tries_file(resume, budget) for budget in budgets)):
+        path.unlink(missing_ok=True)
+
+
+def _tries_file(resume: Path, budget: int) -> Path:
+    return resume.with_name(f"{resume.name}.search-{budget}")
+
+
+def fit_budget(
+    runs: Runs,
+    reference: Reference,
+    evaluations: int,
+    *,
+    history: int = LONGEST,
+    max_evaluations: int = 3000,
+    search: bool = True,
+    measuring: int = 0,
+    resume: Path | None = None,
+    progress: bool = False,
+) -> Plan:
+    """A plan for one budget; with too few evaluations left to search, the program's anchors.
+
+    Without a search only the power of the growth is chosen, as far as `FAST` evaluations go;
+    `measuring` are those the caller spends on the plan afterwards. `resume` is the file that keeps
+    the full runs; the search keeps what it finds beside it.
+    """
+    path = resume and _tries_file(resume, evaluations)
+    problem = Problem(runs, reference, history, list(range(runs.total)))
+    most = max_evaluations if search else min(max_evaluations, FAST)
+    left = most - reference.spent - measuring
+    if search:
+        fit, spent = _searched(problem, evaluations, left, path, progress)
+    else:
+        tries = Tries(problem, left, path)
+        fit, spent = _settled(tries, best_power(tries, evaluations), evaluations)
+    return _as_plan(problem, fit, reference.spent + spent)
+
+
+def _searched(
+    problem: Problem, evaluations: int, left: int, path: Path | None, progress: bool
+) -> tuple[Fit, int]:
+    """The best fit that so many evaluations find, refined with what is over, and those it took."""
+    once = len(problem.samples) * evaluations  # what one fit of all samples takes
+    aside = needed(problem.reference.held_out, evaluations) + once
+    tries = Tries(problem, left - aside if left - aside >= TRIES * once else left, path)
+    fit, spent = _settled(tries, search_anchors(tries, evaluations, progress), evaluations)
+    weights, more = refine(problem, fit, left - spent - once)
+    if weights == fit.weights:
+        return fit, spent + more
+    return follow(problem, fit.anchors, weights), spent + more + once
+
+
+def _settled(tries: Tries, fit: Fit | None, evaluations: int) -> tuple[Fit, int]:
+    """What the tries found with its states, or the program's anchors, and what that took."""
+    if fit is not None:
+        return tries.walked(fit), tries.budget - tries.left
+    problem, reference = tries.problem, tries.problem.reference
+    anchors = best_anchors(reference.errors, reference.growth, evaluations)
+    return lock_step(problem, anchors), len(problem.samples) * evaluations
+
+
+def _as_plan(problem: Problem, fit: Fit, spent: int) -> Plan:
+    """The plan of a fit, with its certificate."""
+    runs, reference = problem.runs, problem.reference
+    judged = [fit.drift[i] for i in range(reference.held_out)]
+    fitted = [fit.drift[i] for i in range(reference.held_out, runs.total)]
+    return Plan(
+        rule="fitted",
+        times=runs.times,
+        anchors=fit.anchors,
+        weights=fit.weights,
+        memory="carried",
+        samples=runs.total - reference.held_out,
+        breaks=runs.breaks,
+        host=Host(
+            latent_shape=tuple(runs.noise.shape[1:]),
+            dtype=str(runs.noise.dtype).removeprefix("torch."),
+        ),
+        certificate=Certificate(
+            held_out=reference.held_out,
+            drift=mean(judged),
+            fit_drift=mean(fitted),
+            evaluations_spent=spent,
+            date=date.today().isoformat(),
+        ),
+    )

@@ -1,0 +1,141 @@
+"""The reference of a fit: full-step runs of its samples, and how errors made on the way grow."""
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tacache.decomposition import norm
+from tacache.errors import PlanError
+from tacache.fitting.anchors import growth_between, inner_products, local_errors, pooled
+from tacache.fitting.lockstep import Reference, Runs
+from tacache.fitting.walking import Walk, walk_of
+from tacache.fitting.weights import mean
+from tacache.grid import break_steps
+from tacache.work.progress import track
+
+PROBES, PROBED = (0.1, 0.3, 0.55, 0.8), 4  # where, and on how many samples, growth is measured
+PROBE_SKIP = 0.06  # of the steps: the probed error is that of reusing a velocity for so long
+KEEP_EVERY = 10  # steps
+
+
+def record(runs: Runs, *, resume: Path | None = None, progress: bool = False) -> Reference:
+    """Run all samples with full steps, and measure how errors made on the way grow.
+
+    `resume` names a file that keeps the runs as far as they are, every few steps.
+    """
+    steps, everyone = len(runs.times) - 1, range(len(runs.noise))
+    states, velocities = _kept(resume, runs)
+    x, walk = states[-1].to(runs.noise.device), retraced(runs, everyone, states, velocities)
+    for n in track(range(len(velocities), steps), "full steps", progress):
+        v = runs.evaluate(x, n, everyone)
+        x = walk.move(x, v, n, n + 1)
+        velocities.append(v.cpu())
+        states.append(x.cpu())
+        if resume and (len(velocities) % KEEP_EVERY == 0 or len(velocities) == steps):
+            _keep(resume, runs, states, velocities)
+    walked, recorded = torch.stack(velocities), torch.stack(states)
+    grams = runs.gathered({i: inner_products(walked[:, k]) for k, i in enumerate(runs.numbers)})
+    held_out = held_out_of(runs.total)
+    kept = [grams[i] for i in sorted(grams) if i >= held_out]
+    parts = break_steps(runs.times, runs.breaks)
+    return Reference(
+        states=recorded,
+        errors=local_errors(pooled(kept), runs.times, parts),
+        growth=_growth(runs, recorded, walked, progress),
+        held_out=held_out,
+        spent=runs.total * steps + probe_cost(runs),
+    )
+
+
+def held_out_of(total: int) -> int:
+    """How many samples judge a fit: a quarter, at least one."""
+    return max(1, total // 4)
+
+
+def _kept(path: Path | None, runs: Runs) -> tuple[list[Tensor], list[Tensor]]:
+    """States and velocities of a run that was stopped; those of other samples are an error."""
+    start = runs.noise.cpu()
+    if path is None or not path.exists():
+        return [start], []
+    try:
+        found = torch.load(path, weights_only=True)
+        same_job = found["times"] == list(runs.times) and found["job"] == runs.job
+    except Exception as error:  # what unpickling raises on a foreign or damaged file is anything
+        raise PlanError(f"{path} holds no runs of a fit, or is damaged: delete it") from error
+    if not same_job or not torch.equal(found["states"][0], start):
+        raise PlanError(f"{path} holds the runs of another fit: delete it, or name another file")
+    return list(found["states"]), list(found["velocities"])
+
+
+def _keep(path: Path, runs: Runs, states: Sequence[Tensor], velocities: Sequence[Tensor]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    walked = {"states": torch.stack(list(states)), "velocities": torch.stack(list(velocities))}
+    torch.save({"job": runs.job, "times": list(runs.times), **walked}, draft)
+    draft.replace(path)
+
+
+def _growth(runs: Runs, states: Tensor, velocities: Tensor, progress: bool) -> list[float]:
+    """How errors grow: at a few steps, make the one that reuse makes, run on, and compare."""
+    steps, found = len(runs.times) - 1, []
+    chosen = [k for k, i in enumerate(runs.numbers) if runs.together or i >= runs.total - PROBED]
+    for n in track(_probed(steps), "probing", progress):
+        grown = {}
+        if chosen:
+            walk = retraced(runs, chosen, states, velocities[: _probed_from(steps, n)])
+            on_device = states[:, chosen].to(runs.noise.device)
+            error, result = _probe(runs, walk, on_device, n, chosen)
+            numbers = [runs.numbers[k] for k in chosen]
+            grown = dict(zip(numbers, (result / error).flatten().tolist(), strict=True))
+        everyone = runs.gathered(grown).values()
+        found.append(math.exp(mean([math.log(max(g, 1e-3)) for g in everyone])))
+    return growth_between(steps, _probed(steps), found)
+
+
+def _probe(
+    runs: Runs, walk: Walk, states: Tensor, n: int, chosen: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """The size of an error made at step n, and of what becomes of it."""
+    times, tiny = runs.times, 1e-12 * norm(states[n])
+    before = _probed_from(len(times) - 1, n)
+    v = (states[before] - states[before + 1]) / (times[before] - times[before + 1])
+    if before == n - 1:  # one step makes no error: go a little too far
+        v = 1.1 * v
+    x = walk.move(states[before], v, before, n)
+    error = norm(x - states[n]) + tiny
+    for i in range(n, len(times) - 1):
+        x = walk.move(x, runs.evaluate(x, i, chosen), i, i + 1)
+    return error, norm(x - states[-1]) + tiny
+
+
+def retraced(
+    runs: Runs,
+    chosen: Sequence[int],
+    states: Sequence[Tensor] | Tensor,
+    velocities: Sequence[Tensor] | Tensor,
+) -> Walk:
+    """A walk of the chosen samples that stands where their full steps so far have led."""
+    walk, device, rows = walk_of(runs, runs.times, chosen), runs.noise.device, list(chosen)
+    for n in range(len(velocities) if walk.remembers else 0):
+        walk.move(states[n][rows].to(device), velocities[n][rows].to(device), n, n + 1)
+    return walk
+
+
+def _probed_from(steps: int, n: int) -> int:
+    """The step whose velocity is reused up to step n."""
+    return max(0, n - max(1, round(PROBE_SKIP * steps)))
+
+
+def _probed(steps: int) -> list[int]:
+    return sorted({min(steps - 1, max(1, round(share * steps))) for share in PROBES if steps > 1})
+
+
+def probe_cost(runs: Runs) -> int:
+    """Evaluations that measuring growth takes."""
+    steps = len(runs.times) - 1
+    samples = runs.total if runs.together else min(PROBED, runs.total)
+    return samples * sum(steps - n for n in _probed(steps))

@@ -1,0 +1,1 @@
+"""The lab: rivals, benchmark, report, exports and metrics. The library never imports it."""

@@ -1,0 +1,33 @@
+"""Every method from the same noise on the same model, as records that tables are made from.
+
+job = Job(methods=["tasu", "magcache"], evaluations=[13, 10], prompts=..., calibration=..., call={})
+records = run_bench(pipe, job, "results.jsonl")
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from tacache.lab.bench.records import Fidelity, Machine, Record, RecordError, Taught, read_records
+
+if TYPE_CHECKING:
+    from tacache.lab.bench.jobs import Job
+    from tacache.lab.bench.runner import run_bench
+
+__all__ = [
+    "Fidelity",
+    "Job",
+    "Machine",
+    "Record",
+    "RecordError",
+    "Taught",
+    "read_records",
+    "run_bench",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """What runs a model loads diffusers, so it is loaded when it is asked for."""
+    if name in ("Job", "run_bench"):
+        from tacache.lab.bench import runner
+
+        return getattr(runner, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

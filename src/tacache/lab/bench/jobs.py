@@ -1,0 +1,107 @@
+"""What a benchmark is asked for, and what it comes down to: a list of tasks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tacache.errors import TACacheError
+from tacache.lab.bench.lessons import Lesson
+from tacache.lab.bench.methods import GENERAL, GENERAL_PROMPTS, Asked
+from tacache.lab.bench.records import Key, Status
+from tacache.lab.bench.scoring import DEFAULT_METRICS
+from tacache.lab.bench.seam import Subject
+from tacache.lab.following import Item
+from tacache.lab.metrics import METRICS
+from tacache.prompts import read_prompts
+from tacache.storage.files import Frozen
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is asked for, method names and all; `call` are the pipeline's own arguments.
+
+    Every run is timed `repeats` times; `trace` asks for numbers a step. `answers` say what the
+    pictures of prompts must show, where that is known.
+    """
+
+    methods: Sequence[str]
+    evaluations: Sequence[int]
+    prompts: Sequence[str]
+    calibration: Sequence[str]
+    call: Mapping[str, Any]
+    seeds: Sequence[int] = (0,)
+    calibration_source: str = "given"
+    metrics: Sequence[str] = DEFAULT_METRICS
+    fine: int | None = None
+    keep: Path | None = None
+    repeats: int = 1
+    trace: bool = False
+    answers: Mapping[str, Item] = field(default_factory=dict)
+
+    @property
+    def subjects(self) -> list[Subject]:
+        """Every prompt with every seed."""
+        return [Subject(prompt, seed) for prompt in self.prompts for seed in self.seeds]
+
+    def lesson_prompts(self, asked: Asked) -> tuple[str, ...]:
+        """The calibration prompts a method asks for."""
+        prompts = self.calibration
+        if asked.source is not None:
+            prompts = read_prompts(GENERAL_PROMPTS if asked.source == GENERAL else asked.source)
+        if asked.samples is not None and asked.samples > len(prompts):
+            raise TACacheError(
+                f"{asked.name} asks for {asked.samples} calibration prompts of {len(prompts)}"
+            )
+        return tuple(prompts[: asked.samples])
+
+    def check(self) -> None:
+        """Refuse what cannot be benchmarked before anything is run."""
+        wanted = {
+            "methods": self.methods,
+            "prompts": self.prompts,
+            "seeds": self.seeds,
+            "calibration prompts": self.calibration,
+        }
+        for name, given in wanted.items():
+            if not given:
+                raise TACacheError(f"there are no {name}: give at least one")
+        if self.repeats < 1:
+            raise TACacheError(f"a run is timed at least once, not {self.repeats} times")
+        if unknown := [name for name in self.metrics if name not in METRICS]:
+            raise TACacheError(f"no metric {unknown[0]!r}: there are {', '.join(METRICS)}")
+        if len(set(self.prompts)) < len(self.prompts):
+            raise TACacheError("a prompt stands twice among the prompts: give each once")
+        if shared := set(self.prompts) & set(self.calibration):
+            raise TACacheError(f"{min(shared)!r} is a calibration prompt too: judge by others")
+
+
+class Task(NamedTuple):
+    """One method at one budget, made ready on a lesson."""
+
+    asked: Asked
+    evaluations: int | None
+    lesson: Lesson
+
+    def __str__(self) -> str:
+        return f"{self.asked.name} at {self.evaluations or 'its own budget'}"
+
+    @property
+    def taught(self) -> bool:
+        """Whether its method is made ready on the lesson's samples, or needs none."""
+        return self.asked.method.taught
+
+    def key(self, subject: Subject) -> Key:
+        """Of its record for a subject."""
+        return Key(self.asked.name, self.evaluations, *subject)
+
+
+class Prepared(Frozen):
+    """A method made ready for a budget, or why it could not be."""
+
+    status: Status
+    reason: str | None = None
+    kind: str | None = None  # the class of its settings
+    settings: dict[str, Any] | None = None
+    seconds: float
+    evaluations: int | None = None  # of the model, beyond the full runs it was made ready on

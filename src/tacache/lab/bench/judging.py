@@ -1,0 +1,285 @@
+"""Runs of one subject: the references, and every method from the same noise, as records."""
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacache.errors import HostError
+from tacache.lab.bench.costs import CallFlops, call_flops
+from tacache.lab.bench.inside import within
+from tacache.lab.bench.jobs import Job, Prepared, Task
+from tacache.lab.bench.lessons import load_walk, record_walk, save_tensors
+from tacache.lab.bench.machines import allocated, peak_memory, synchronize, this_machine
+from tacache.lab.bench.methods import load_settings
+from tacache.lab.bench.records import Adds, Key, Record, Traces
+from tacache.lab.bench.scoring import Result, as_pixels, compare, score
+from tacache.lab.bench.seam import Calls, Counted, Subject, Times
+from tacache.lab.bench.tracing import drift_traces, full_traces, is_traceable
+from tacache.lab.methods import BASELINES, Problem
+from tacache.lab.methods.simple import GridSettings
+from tacache.storage.outputs import file_stem
+
+FULL, FINE = "full", "fine"  # the references, as methods of their records
+WARM_UP = 2  # steps of a call before the first that is timed
+Sample = Callable[[Problem], Tensor]
+
+
+class Reference(NamedTuple):
+    """Results to compare with, and the noise that every method must start from."""
+
+    full: Result
+    fine: Result | None
+    noise_sha256: str
+    seconds: float | None = None  # of full steps, where this process has timed them
+
+
+class Made(NamedTuple):
+    """What a run gave, counted and timed."""
+
+    result: Result
+    evaluated: Times
+    noise_sha256: str
+    seconds: float
+    memory_bytes: int | None
+    timings: tuple[float, ...] | None = None
+    worth: float | None = None  # of a cache inside the model, in evaluations
+
+
+class Judge:
+    """Makes the records of a job.
+
+    `done` are those there are, `processes` how many make them, `sharing` how many of these on this
+    device.
+    """
+
+    def __init__(
+        self,
+        caller: Calls,
+        job: Job,
+        results: Path,
+        done: Mapping[Key, Record],
+        processes: int = 1,
+        sharing: int = 1,
+    ) -> None:
+        self.caller, self.job, self.results, self.done = caller, job, results, done
+        self.processes, self.sharing = processes, sharing
+        self.folder = work_folder(results)
+        self.machine = this_machine(caller.device)
+        self.weights = allocated(caller.device)  # what is there before anything is tuned
+
+    def warm_up(self, subject: Subject) -> None:
+        """A whole short call, so that the first that is timed pays nothing that comes only once."""
+        self.run(subject, euler_walk, steps=WARM_UP)
+
+    @cached_property
+    def flops(self) -> CallFlops | None:
+        """Of the pipeline's calls, counted at the first that is asked for."""
+        return call_flops(self.caller, self.job.subjects[0])
+
+    def judged(
+        self, task: Task, ready: Prepared, subject: Subject, reference: Reference
+    ) -> dict[str, Any]:
+        """The fields of one method's record; where it fails, with the reason."""
+        if ready.settings is None or ready.kind is None:
+            return {"status": ready.status, "reason": ready.reason}
+        settings, method = load_settings(ready.kind, ready.settings), task.asked.method
+        facts: dict[str, Any] = {"settings": method.shown(settings)}
+        try:
+            with within(method, self.caller, settings):
+                made = self.sampled(subject, lambda problem: method.sample(problem, settings))
+            if made.noise_sha256 != reference.noise_sha256:
+                raise HostError("it did not start from the reference's noise")
+            if self.job.trace and is_traceable(method):
+                walk = load_walk(self.caller, self.folder, subject)
+                facts["traces"] = drift_traces(self.caller, subject, method, settings, walk)
+            return facts | self.facts(made, task.key(subject), reference)
+        except Exception as error:
+            return facts | {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
+
+    def reference_keys(self, subject: Subject) -> list[Key]:
+        """Of the records of full steps, and of the fine grid where it is asked for."""
+        keys = [Key(FULL, self.caller.steps, *subject)]
+        return keys if self.job.fine is None else [*keys, Key(FINE, self.job.fine, *subject)]
+
+    def reference(self, subject: Subject, add: Adds) -> Reference:
+        """The results of full and fine steps, from the folder where they are there already."""
+        keys, traces = self.reference_keys(subject), self.full_traces(subject)
+        files = [self.folder / f"reference-{self.caller.key(*key)}.safetensors" for key in keys]
+        noise = self.done[keys[0]].noise_sha256 if keys[0] in self.done else None
+        missing = [key for key in keys if self.is_left(key, traced=key.method == FULL)]
+        if noise and not missing and all(f.exists() for f in files):
+            seconds = self.timed(subject, euler_walk).seconds if self.job.repeats > 1 else None
+            return _as_reference([load_result(file) for file in files], noise, seconds)
+        runs = {FULL: self.timed, FINE: self.run}  # nobody asks how long the fine grid takes
+        made = [runs[key.method](subject, euler_walk, steps=key.evaluations) for key in keys]
+        results = [one.result for one in made]
+        reference = _as_reference(results, made[0].noise_sha256, made[0].seconds)
+        for one, file in zip(made, files, strict=True):
+            save_tensors(file, one.result._asdict())
+        for one, key in zip(made, keys, strict=True):
+            if key in missing:
+                own = traces if key.method == FULL else None
+                add(self.record(key, **self.facts(one, key, reference), traces=own))
+        return reference
+
+    def is_left(self, key: Key, *, traced: bool) -> bool:
+        """Whether a record is missing, or its traces where it is to have some."""
+        there = self.done.get(key)
+        if there is None:
+            return True
+        return self.job.trace and traced and there.status == "done" and there.traces is None
+
+    def full_traces(self, subject: Subject) -> Traces | None:
+        """Those of the full-step run, which is recorded for the others to be compared with."""
+        if not self.job.trace:
+            return None
+        record_walk(self.caller, self.folder, subject)
+        return full_traces(self.caller, load_walk(self.caller, self.folder, subject))
+
+    def sampled(self, subject: Subject, sample: Sample) -> Made:
+        """A method's run, on the full grid or on one with the times it is going to ask for."""
+        asked: set[float] = set()
+
+        def rehearsed(x: Tensor, t: float) -> Tensor:
+            asked.add(t)
+            return x
+
+        full, grid = self.caller.times, None
+        sample(Problem(rehearsed, torch.linspace(-1.0, 1.0, 8)[None], full, grid=self.caller.grid))
+        if not asked <= set(full[:-1]):
+            grid = (*sorted(asked, reverse=True), full[-1])
+        return self.timed(subject, sample, times=grid)
+
+    def timed(self, subject: Subject, sample: Sample, **grid: Any) -> Made:
+        """A run; where repeats were asked for it warms up, and its time is the median of theirs."""
+        made, repeats = self.run(subject, sample, **grid), self.job.repeats
+        if repeats == 1:
+            return made
+        timings = tuple(self.run(subject, sample, **grid).seconds for _ in range(repeats))
+        return made._replace(seconds=median(timings), timings=timings)
+
+    def run(
+        self,
+        subject: Subject,
+        sample: Sample,
+        *,
+        times: Times | None = None,
+        steps: int | None = None,
+    ) -> Made:
+        """One whole call of the pipeline, timed, whose loop `sample` leads."""
+        synchronize(self.caller.device, reset=True)
+        before = allocated(self.caller.device)
+        started = time.perf_counter()
+        with torch.no_grad(), self.caller.open(subject, times, steps) as velocity:
+            grid = self.caller.times if times is not None else velocity.times
+            noise = velocity.run.noise
+            x = sample(Problem(velocity, noise, grid, grid=self.caller.grid))
+            pixels = finish(velocity, x)
+        synchronize(self.caller.device)
+        seconds = time.perf_counter() - started
+        return Made(
+            Result(x[0].float().cpu(), as_pixels(pixels)),
+            tuple(velocity.evaluated),
+            velocity.noise_sha256,
+            seconds,
+            self.weights + peak_memory(self.caller.device) - before or None,
+            worth=velocity.worth,
+        )
+
+    def record(self, key: Key, **fields: Any) -> Record:
+        """A record of this job."""
+        return Record(
+            **key._asdict(),
+            **fields,
+            steps=self.caller.steps,
+            fine=self.job.fine,
+            host=self.caller.host,
+            machine=self.machine,
+            processes=self.processes if self.processes > 1 else None,
+            sharing=self.sharing if self.processes > 1 else None,
+        )
+
+    def facts(self, made: Made, key: Key, reference: Reference) -> dict[str, Any]:
+        """What was measured of a run; a reference is not compared to itself."""
+        full, fine, metrics = reference.full, reference.fine, self.job.metrics
+        device = self.caller.device
+        return {
+            "status": "done",
+            "evaluated": tuple(round(t, 6) for t in made.evaluated),
+            "noise_sha256": made.noise_sha256,
+            "seconds": made.seconds,
+            "memory_bytes": made.memory_bytes,
+            "timings": made.timings,
+            "full_seconds": None if key.method in (FULL, FINE) else reference.seconds,
+            "worth": None if made.worth is None else round(made.worth, 3),
+            "flops": self.flops_of(made),
+            "to_full": None if key.method == FULL else compare(full, made.result, metrics, device),
+            "to_fine": (
+                None
+                if not fine or key.method == FINE
+                else compare(fine, made.result, metrics, device)
+            ),
+            "scores": score(
+                made.result,
+                key.prompt,
+                metrics,
+                device,
+                answer=self.job.answers.get(key.prompt),
+                model=self.caller.host.model,
+            ),
+            "picture": None if self.job.keep is None else self.keep(made.result, key),
+        }
+
+    def flops_of(self, made: Made) -> int | None:
+        """Of a whole call with these evaluations."""
+        amount = made.worth or self.caller.amount(made.evaluated)
+        return self.flops.of(amount) if self.flops else None
+
+    def keep(self, result: Result, key: Key) -> str:
+        """Write the picture; its path as seen from the results."""
+        assert self.job.keep is not None
+        number = list(self.job.prompts).index(key.prompt)
+        method = re.sub(r"[^a-z0-9.+@]+", "-", f"{key.method}-{key.evaluations or ''}".lower())
+        stem = f"{file_stem(number, key.prompt, key.seed)}-{method.strip('-')}"
+        pixels = result.pixels.movedim(-3, -1).numpy()
+        target = self.caller.write(pixels, self.job.keep / stem)
+        return os.path.relpath(target, self.results.parent)
+
+
+def euler_walk(problem: Problem) -> Tensor:
+    """Every step evaluated: the reference."""
+    return BASELINES[FULL].run(problem, GridSettings(times=tuple(problem.times))).x
+
+
+def finish(velocity: Counted, x: Tensor) -> NDArray[np.float32]:
+    """What the pipeline itself makes of the last state: values in [0, 1]."""
+    if not torch.isfinite(x).all():
+        raise HostError("its result has values that are not finite")
+    return velocity.finish(x)
+
+
+def load_result(file: Path) -> Result:
+    """A reference from its file."""
+    from safetensors.torch import load_file
+
+    found = load_file(file)
+    return Result(found["latents"], found["pixels"])
+
+
+def work_folder(results: Path) -> Path:
+    """Where calibration runs, settings and references are kept; it may be deleted."""
+    return results.with_name(f"{results.name}.work")
+
+
+def _as_reference(results: list[Result], noise_sha256: str, seconds: float | None) -> Reference:
+    return Reference(results[0], results[1] if len(results) > 1 else None, noise_sha256, seconds)

@@ -1,0 +1,290 @@
+"""The walk of a benchmark: calibrate, make every method ready, then judge all from the same noise.
+
+Whatever is finished is in a file: calibration runs, tries, settings and references in a folder
+beside the results, records in the results. A killed benchmark goes on where it stopped; under
+`torchrun` or `accelerate launch` each part of the work is shared out between the processes.
+Settings are kept by the code that made them: where a method has changed, it is made ready again.
+"""
+
+import hashlib
+import inspect
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+import tacache
+from tacache.errors import PlanError, TACacheError
+from tacache.lab.bench.bars import Bar, bar
+from tacache.lab.bench.hosts import caller_of, processes_of
+from tacache.lab.bench.inside import Inside
+from tacache.lab.bench.jobs import Job, Prepared, Task
+from tacache.lab.bench.judging import FULL, Judge, Reference, work_folder
+from tacache.lab.bench.lessons import Lesson, record_walk
+from tacache.lab.bench.locks import held
+from tacache.lab.bench.machines import same_device
+from tacache.lab.bench.methods import Asked, Rival, resolve
+from tacache.lab.bench.records import Adds, Record, RecordError, RecordFile, Status, plain
+from tacache.lab.bench.seam import Calls, Subject
+from tacache.lab.bench.tracing import is_traceable
+from tacache.lab.bench.tries import Tries
+from tacache.storage.files import write_atomically
+from tacache.work.processes import Processes
+
+Item = TypeVar("Item")
+# what takes longest to make ready, begun first so that no process ends long after the others
+SLOW = ("budcache", "magcache", "fitted", "easycache", "teacache-x")
+
+
+def run_bench(pipe: Any, job: Job, out: str | Path, *, progress: bool = False) -> list[Record]:
+    """Run what is left of a job and append its records to `out`; all records of the file.
+
+    `pipe` is a pipeline of diffusers, or BAGEL's InterleaveInferencer.
+    """
+    job.check()
+    asked = [resolve(name) for name in dict.fromkeys(job.methods) if name != FULL]
+    processes, file = processes_of(pipe), RecordFile(out)
+    with processes.failing_together():
+        file.load()  # what is no file of records is refused before a model runs
+    caller = caller_of(pipe, dict(job.call), job.subjects[0])
+    check_reach(job, asked, caller.steps)
+    with only_here(file, processes):
+        Bench(caller, job, file, processes, progress and processes.rank == 0).run(asked)
+    return list(file.load().values())
+
+
+@contextmanager
+def only_here(file: RecordFile, processes: Processes) -> Iterator[None]:
+    """No other benchmark appends to the results meanwhile; parts are joined before and after."""
+    with ExitStack() as stack:
+        with processes.failing_together():
+            if processes.rank == 0:
+                stack.enter_context(held(lock_file(file.path), file.path))
+                file.join()
+        yield
+        with processes.failing_together():
+            if processes.rank == 0:
+                file.join()
+
+
+def check_reach(job: Job, asked: Sequence[Asked], steps: int) -> None:
+    """Refuse budgets that no run has, and calibration prompts that are too few or are judged."""
+    for evaluations in job.evaluations:
+        if not 1 <= evaluations <= steps:
+            raise TACacheError(f"a run of {steps} steps has no {evaluations} evaluations")
+    for one in asked:
+        shared = set(job.lesson_prompts(one)) & set(job.prompts)
+        if shared and one.method.taught:
+            raise TACacheError(
+                f"{one.name} would calibrate on {min(shared)!r}, which is judged: name others"
+            )
+
+
+class Bench:
+    """One process's share of a benchmark."""
+
+    def __init__(
+        self, caller: Calls, job: Job, file: RecordFile, processes: Processes, progress: bool
+    ) -> None:
+        self.caller, self.job, self.file = caller, job, file
+        self.processes, self.progress = processes, progress
+        self.folder = work_folder(file.path)
+        self.done = file.load()
+        with processes.failing_together() as together:
+            mine = same_device(caller.device)
+            sharing = together.exchange(mine).count(mine)
+        self.judge = Judge(caller, job, file.path, self.done, processes.count, sharing)
+        self.bar, self.ticks = Bar(), 0
+
+    def run(self, asked: Sequence[Asked]) -> None:
+        """Everything that is not in the results yet."""
+        tasks = list(self.tasks(asked))
+        self.check_same_setup(tasks)
+        left = [task for task in tasks if any(self.is_left(s, task) for s in self.job.subjects)]
+        samples = {s: None for task in left if task.taught for s in task.lesson.subjects}
+        self.share(list(samples), "calibrating", lambda s: record_walk(self.caller, self.folder, s))
+        self.share(sorted(left, key=slowest_first), "tuning", self.prepare)
+        rank, count = self.processes.rank, self.processes.count
+        with self.processes.failing_together(), self.file.adding(rank, count) as add:
+            self.sample(left, add)
+
+    def tasks(self, asked: Sequence[Asked]) -> Iterator[Task]:
+        """Every method at every budget; one with a budget of its own once."""
+        lessons: dict[tuple[str, tuple[str, ...]], Lesson] = {}
+        for one in asked:
+            place = one.source or self.job.calibration_source, self.job.lesson_prompts(one)
+            new = Lesson(self.caller, self.folder, *place, tick=self.tick)
+            lesson = lessons.setdefault(place, new)
+            for budget in self.job.evaluations if one.method.budgeted else (None,):
+                yield Task(one, budget, lesson)
+
+    def check_same_setup(self, tasks: Sequence[Task]) -> None:
+        """Records of one file are of one model, called in one way, and each method taught once."""
+        lessons = {task.asked.name: task.lesson.prompts_sha256 for task in tasks if task.taught}
+        for record in self.done.values():
+            if (record.host, record.fine) != (self.caller.host, self.job.fine):
+                raise RecordError(
+                    f"{self.file.path} holds records of another model, call or fine reference: "
+                    "name another file"
+                )
+            taught = record.taught and record.taught.prompts_sha256
+            if taught and lessons.get(record.method, taught) != taught:
+                raise RecordError(
+                    f"{self.file.path} holds records of {record.method} calibrated on other "
+                    "prompts: name another file"
+                )
+
+    def share(self, items: Sequence[Item], what: str, work: Callable[[Item], None]) -> None:
+        """Do those items of some work that no other process does."""
+        with self.processes.claiming(self.folder) as claims, self.watching(what, items):
+            for i, item in enumerate(items):
+                if claims.take(i):
+                    self.bar.begin(item.prompt if isinstance(item, Subject) else str(item))
+                    work(item)
+                self.bar.advance()
+
+    @contextmanager
+    def watching(self, what: str, items: Sequence[Any]) -> Iterator[None]:
+        """A bar for some work."""
+        with bar(what, len(items), self.progress) as self.bar:
+            yield
+
+    def tick(self) -> None:
+        """The model was evaluated to make a method ready."""
+        self.ticks += 1
+        self.bar.tick()
+
+    def prepared_file(self, task: Task) -> Path:
+        """Where a method's settings for a budget are kept."""
+        name = task.asked.name.partition("@")[0]
+        code = code_sha256(task.asked.method)
+        key = self.caller.key(task.lesson.prompts_sha256, name, task.evaluations, code)
+        return self.folder / f"settings-{key}.json"
+
+    def prepare(self, task: Task) -> None:
+        """Make a method ready, unless it is; where that fails, the reason is kept instead."""
+        if self.prepared_file(task).exists():
+            return
+        started, ticks, lesson = time.perf_counter(), self.ticks, task.lesson
+        tries = Tries(self.prepared_file(task).with_suffix(".tries"), lambda: self.ticks)
+        if isinstance(task.asked.method, Rival | Inside):
+            lesson = replace(lesson, tries=tries)
+        status: Status = "done"
+        reason = kind = settings = None
+        try:
+            with torch.no_grad():
+                made = task.asked.method.prepare(lesson, task.evaluations)
+            kind, settings = type(made).__name__, plain(made)
+        except PlanError as error:
+            status, reason = "unreachable", str(error)
+        except Exception as error:
+            status, reason = "failed", f"{type(error).__name__}: {error}"
+        kept = Prepared(
+            status=status,
+            reason=reason,
+            kind=kind,
+            settings=settings,
+            seconds=time.perf_counter() - started,
+            # a cache inside the model is called at every step, evaluated or not
+            evaluations=None
+            if isinstance(task.asked.method, Inside)
+            else tries.evaluations + self.ticks - ticks,
+        )
+        write_atomically(self.prepared_file(task), kept.model_dump_json() + "\n")
+        if status != "failed":  # what can be tried again goes on from there
+            tries.forget()
+
+    def sample(self, tasks: Sequence[Task], add: Adds) -> None:
+        """Every task for every subject of this process's share."""
+        rank, count = self.processes.rank, self.processes.count
+        mine = self.job.subjects[rank::count]
+        todo = [(s, task) for s in mine for task in (None, *tasks) if self.is_left(s, task)]
+        ready = [load_prepared(self.prepared_file(task)) for task in tasks]
+        by_task = dict(zip(tasks, ready, strict=True))
+        lessons = {task.lesson.prompts_sha256: task.lesson for task in tasks if task.taught}
+        taught = {key: lesson.taught for key, lesson in lessons.items()}
+        known: tuple[Subject, Reference] | None = None
+        if todo:
+            self.judge.warm_up(todo[0][0])
+        with self.watching("sampling", todo):
+            for subject, task in todo:
+                self.bar.begin(str(task or "references"))
+                if known is None or known[0] != subject:
+                    known = subject, self.judge.reference(subject, add)
+                if task is not None:
+                    fields = self.judge.judged(task, by_task[task], subject, known[1])
+                    more = {
+                        "prepare_seconds": by_task[task].seconds,
+                        "prepare_evaluations": by_task[task].evaluations,
+                        "taught": taught[task.lesson.prompts_sha256] if task.taught else None,
+                    }
+                    add(self.judge.record(task.key(subject), **fields, **more))
+                self.bar.advance()
+
+    def is_left(self, subject: Subject, task: Task | None) -> bool:
+        """Whether a record is missing; None stands for the references."""
+        if task is not None:
+            traced = is_traceable(task.asked.method)
+            return self.judge.is_left(task.key(subject), traced=traced)
+        keys = self.judge.reference_keys(subject)
+        return any(self.judge.is_left(key, traced=key.method == FULL) for key in keys)
+
+
+def slowest_first(task: Task) -> tuple[int, int]:
+    """The order in which methods are made ready."""
+    name = task.asked.name.partition("@")[0]
+    return SLOW.index(name) if name in SLOW else len(SLOW), -(task.evaluations or 0)
+
+
+def code_sha256(method: Any) -> str:
+    """A hash of the code a method's settings come from: its classes' modules, and the library's."""
+    kinds = {*type(method).__mro__, *type(getattr(method, "baseline", method)).__mro__}
+    modules = {kind.__module__ for kind in kinds if kind.__module__.startswith("tacache.")}
+    own = {Path(inspect.getsourcefile(sys.modules[name]) or "") for name in modules}
+    return _files_sha256(frozenset(own | library_files()))
+
+
+@cache
+def library_files() -> frozenset[Path]:
+    """Every file that fits, steps or calls a model; the command line only parses and prints."""
+    root = Path(tacache.__file__).parent
+    apart = {"cli", "lab"}
+    return frozenset(p for p in root.rglob("*.py") if p.relative_to(root).parts[0] not in apart)
+
+
+@cache
+def _files_sha256(files: frozenset[Path]) -> str:
+    content = b"".join(file.read_bytes() for file in sorted(files))
+    return hashlib.sha256(version("tacache").encode() + content).hexdigest()
+
+
+def load_prepared(file: Path) -> Prepared:
+    """What was left when a method was made ready."""
+    return Prepared.model_validate_json(file.read_text(encoding="utf-8"))
+
+
+def drop_failed(out: str | Path) -> int:
+    """Take failed records out of the results, to run them again; how many they were."""
+    file = RecordFile(out)
+    file.load()  # what is no file of records is refused
+    with only_here(file, Processes(0, 1)):
+        found = file.load()
+        kept = [record for record in found.values() if record.status != "failed"]
+        for settings in work_folder(file.path).glob("settings-*.json"):
+            if load_prepared(settings).status == "failed":
+                settings.unlink()
+        if len(kept) < len(found):
+            file.replace(kept)
+    return len(found) - len(kept)
+
+
+def lock_file(results: Path) -> Path:
+    """What a benchmark holds while it appends to the results."""
+    return work_folder(results) / "lock"

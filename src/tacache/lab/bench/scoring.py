@@ -1,0 +1,99 @@
+"""What is said of a picture or clip: its distance to a reference, and scores of its own."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tacache.decomposition import norm
+from tacache.errors import HostError
+from tacache.lab.bench.records import Fidelity, Values
+from tacache.lab.following import Item
+from tacache.lab.metrics import METRICS, Samples, measure
+from tacache.models import EMBEDDED
+
+DEFAULT_METRICS = ("psnr", "ssim")
+CPU = torch.device("cpu")
+LIMIT = 999.0  # dB, of equal pictures: JSON has no infinity
+
+
+class Result(NamedTuple):
+    """What a run ended with: latents, and a picture (channels, height, width) or its frames."""
+
+    latents: Tensor
+    pixels: Tensor
+
+
+def as_pixels(values: NDArray[np.float32]) -> Tensor:
+    """What a pipeline returns, channels last, with channels before height and width."""
+    return torch.from_numpy(np.ascontiguousarray(values)).movedim(-1, -3).contiguous()
+
+
+def compare(
+    reference: Result, made: Result, metrics: Sequence[str], device: torch.device = CPU
+) -> Fidelity:
+    """Drift of the latents, and those of the metrics that compare to a reference."""
+    samples = Samples(_on(device, made.pixels), references=_on(device, reference.pixels))
+    compared = [name for name in metrics if METRICS[name].needs == "references"]
+    return Fidelity(
+        drift=drift(reference.latents, made.latents), metrics=_values(compared, samples)
+    )
+
+
+def score(
+    made: Result,
+    prompt: str,
+    metrics: Sequence[str],
+    device: torch.device = CPU,
+    *,
+    answer: Item | None = None,
+    model: str | None = None,
+) -> Values:
+    """Those of the metrics that need no reference; what the prompt asks for is its `answer`."""
+    samples = Samples(
+        _on(device, made.pixels),
+        prompts=[prompt],
+        answers=None if answer is None else [answer],
+        detector=detector_of(model),
+    )
+    return _values([name for name in metrics if METRICS[name].needs != "references"], samples)
+
+
+def detector_of(model: str | None) -> Path | None:
+    """The detector that ships for a model's pictures, where one does."""
+    shipped = EMBEDDED.get(model or "")
+    return shipped.detector if shipped and shipped.detector.is_file() else None
+
+
+def drift(reference: Tensor, x: Tensor) -> float:
+    """|x - reference| / |reference|, over all of a sample's elements."""
+    wanted, found = reference.double()[None], x.double()[None]
+    relative = float(norm(found - wanted) / norm(wanted))
+    if not math.isfinite(relative):
+        raise HostError("the result has values that are not finite")
+    return relative
+
+
+def _on(device: torch.device, pixels: Tensor) -> Tensor:
+    """One sample where metrics run: networks of theirs are slow on a CPU; MPS lacks float64."""
+    return pixels[None].to(device if device.type == "cuda" else CPU)
+
+
+def _values(names: Sequence[str], samples: Samples) -> Values:
+    """One number each, again under the sample's kind where it has one; or why it cannot run."""
+    values: Values = {}
+    for name, found in measure(names, samples).items():
+        values[name] = found if isinstance(found, str) else _number(found[0])
+        if not isinstance(found, str):
+            kinds = METRICS[name].kinds_of(samples)
+            values |= {f"{name}/{kind}": values[name] for kind in kinds}
+    return values
+
+
+def _number(value: float) -> float | str:
+    return "failed: it is not a number" if math.isnan(value) else max(-LIMIT, min(value, LIMIT))

@@ -1,0 +1,144 @@
+"""The paper's studies as presets: which methods, at which budgets, made ready on what."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tacache.errors import TACacheError
+from tacache.lab.bench.inside import Inside
+from tacache.lab.bench.judging import FULL
+from tacache.lab.bench.methods import GENERAL, GENERAL_PROMPTS, METHODS, published, resolve
+from tacache.prompts import read_prompts
+
+OWN = ("tasu", "tasu-10", "damped", "fitted")
+# rivals that cache inside the model rather than its velocities; they know these pipelines
+INSIDE = tuple(name for name, method in METHODS.items() if isinstance(method, Inside))
+INSIDE_OF = ("FluxPipeline", "WanPipeline")
+OUTSIDE = tuple(name for name in METHODS if name not in INSIDE)
+BUDGETS = (25, 17, 13, 10, 7, 5)
+# tau_k / tau_d of table 4 and its full version
+THRESHOLDS = ("0/0", "0.05/0.6", "0.05/0.7", "0.05/0.8", "0.05/0.9", "0.06/0.6", "0.07/0.7",
+              "0.08/0.8")  # fmt: skip
+# words that stand for the published settings of the pipeline's family, for INSIDE where it can, and
+# for the thresholds that the paper has for the family
+PUBLISHED, ALL_INSIDE, PAPER = "published", "inside", "tasu:paper"
+
+
+class Suite(NamedTuple):
+    """A preset; the command's own options come before it."""
+
+    about: str
+    methods: tuple[str, ...]
+    evaluations: tuple[int, ...] = BUDGETS
+    calibration_count: int = 8
+    fine: int | None = None
+    trace: bool = False
+
+
+SUITES: dict[str, Suite] = {
+    "main": Suite(
+        "tables 1 and 2: every method at every budget, also against 500 steps",
+        (
+            *OWN,
+            *(name for name in OUTSIDE if name not in OWN and "-10" not in name),
+            ALL_INSIDE,
+            PUBLISHED,
+        ),
+        fine=500,
+    ),
+    "ablation": Suite(
+        "table 3: SSC, MI and DI one by one",
+        ("fewer", "reuse-10", "magnitude-10", "direction-10", "tasu-10"),
+        (13, 10, 7),
+        calibration_count=60,
+    ),
+    "thresholds": Suite(
+        "table 4: the paper's thresholds as they are, and those it has for the family",
+        (*(f"tasu:{pair}" for pair in THRESHOLDS), PAPER),
+        (),
+        calibration_count=60,
+    ),
+    "pareto": Suite(
+        "the Pareto figures: quality over speedup",
+        (*OWN, "fewer", "teacache", "magcache", "taylorseer-1", "dpm++2m", ALL_INSIDE),
+        (35, 30, 25, 21, 17, 15, 13, 11, 10, 9, 8, 7, 6, 5),
+    ),
+    "calibration": Suite(
+        "table 6: 6, 30 and 60 calibration prompts, and those of another source; 30 are as many as "
+        "fitted can have within the evaluations a fit may take",
+        tuple(f"tasu-10@{taught}" for taught in ("6", "30", "60", f"{GENERAL}:60"))
+        + tuple(f"fitted@{taught}" for taught in ("6", "16", "30", f"{GENERAL}:30")),
+        (13, 10, 7),
+        calibration_count=60,
+    ),
+    "drift": Suite(
+        "figure and table of appendix C: drift of states and velocities, cos theta",
+        (*OWN, "reuse-10", "magcache", "teacache", "taylorseer-1", "easycache"),
+        (13, 10, 7),
+        trace=True,
+    ),
+    "indicators": Suite(
+        "figure 2: MI and DI of every step, with their spread over prompts",
+        (FULL,),
+        (),
+        trace=True,
+    ),
+}
+
+
+PLAIN = Suite("methods and budgets as asked for", (), (7, 10, 13, 17, 25))
+
+
+def choose(name: str | None, **given: Any) -> Suite:
+    """The preset of a name, or none, with what was given in place of its own."""
+    if name is not None and name not in SUITES:
+        raise TACacheError(f"unknown suite {name!r}: choose from {', '.join(SUITES)}")
+    preset = PLAIN if name is None else SUITES[name]
+    chosen = preset._replace(**{key: value for key, value in given.items() if value})
+    if not chosen.methods:
+        raise TACacheError("there is nothing to compare: give --methods or --suite")
+    return chosen
+
+
+def within_steps(budgets: Sequence[int], steps: int) -> list[int]:
+    """The budgets of a preset that a run of so many steps can have."""
+    found = [budget for budget in budgets if budget <= steps]
+    if budgets and not found:
+        raise TACacheError(
+            f"all budgets of the preset are above {steps} steps: give --evaluations of your own"
+        )
+    return found
+
+
+def check_names(methods: Sequence[str]) -> None:
+    """A method that is not there stops before a model is loaded."""
+    for name in methods:
+        if name not in (FULL, PUBLISHED, ALL_INSIDE, PAPER):
+            resolve(name)
+
+
+def without_doubles(
+    methods: Sequence[str], calibration: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Methods, and those left out: the general prompts are no other source where they are the own.
+
+    That is so for every model that has no prompts of its own, unless others are given.
+    """
+    general = read_prompts(GENERAL_PROMPTS)
+    same = list(calibration) == general[: len(calibration)]
+    left = [name for name in methods if same and f"@{GENERAL}:" in name]
+    return [name for name in methods if name not in left], left
+
+
+def expanded(methods: Sequence[str], pipeline: str) -> list[str]:
+    """The methods, with those that the words stand for in their place, for a pipeline's class."""
+    family = pipeline.lower()
+    inside = INSIDE if pipeline in INSIDE_OF else ()
+    known = {*OUTSIDE, *inside}
+    own = [
+        name
+        for name in published()
+        if name.partition(":")[0] in known and name.partition(":")[2].split("-")[0] in family
+    ]
+    paper = [name for name in own if name.startswith("tasu:")]
+    words: dict[str, Sequence[str]] = {PUBLISHED: own, ALL_INSIDE: inside, PAPER: paper}
+    return [one for name in methods for one in words.get(name, [name])]

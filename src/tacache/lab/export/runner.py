@@ -1,0 +1,131 @@
+"""The walk of an export: every sample drawn into its place, one record each.
+
+Samples whose file and record are there are left alone, so that a killed export goes on where it
+stopped; under `torchrun` or `accelerate launch` the samples are shared out between the processes.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tacache.errors import HostError
+from tacache.lab.bench.records import Key, Record, RecordError, RecordFile
+from tacache.lab.bench.runner import Bench, drop_failed, only_here
+from tacache.lab.bench.seam import Subject
+from tacache.lab.export import records_file
+from tacache.lab.export.benchmarks import Entry, Sample, benchmark
+from tacache.lab.export.drawing import Drawing, Studio
+from tacache.lab.export.orders import Order
+from tacache.storage.files import write_atomically
+from tacache.work.processes import Processes
+from tacache.work.progress import track
+
+
+def run_export(
+    studio: Studio,
+    order: Order,
+    entries: Sequence[Entry],
+    samples: Sequence[Sample],
+    folder: str | Path,
+    *,
+    progress: bool = False,
+) -> list[Record]:
+    """Draw what is missing of a benchmark's samples; the records of all of them."""
+    job, file, processes = order.job(samples), RecordFile(records_file(folder)), Processes.current()
+    with processes.failing_together():
+        if processes.rank == 0:
+            drop_failed(file.path)  # to be tried again
+            _write_metadata(order.benchmark, entries, Path(folder))
+    with only_here(file, processes):
+        bench = Bench(studio.caller(job), job, file, processes, progress and processes.rank == 0)
+        with studio.drawing(bench, order) as drawing:
+            export = Export(bench, drawing, order, Path(folder))
+            export.check(samples)
+            export.run(samples)
+    known, wanted = file.load(), [drawing.key(Subject(s.prompt, s.seed)) for s in samples]
+    return [known[key] for key in wanted if key in known]
+
+
+class Export:
+    """One process's share of an export."""
+
+    def __init__(self, bench: Bench, drawing: Drawing, order: Order, folder: Path) -> None:
+        self.bench, self.drawing, self.folder = bench, drawing, folder
+        self.clips, self.title = benchmark(order.benchmark).clips, benchmark(order.benchmark).title
+
+    def check(self, samples: Sequence[Sample]) -> None:
+        """A folder holds one model's samples by one method, each from its seed."""
+        self.bench.check_same_setup([])
+        method, evaluations, shared, _ = self.drawing
+        same = (method, evaluations, shared.get("settings"))
+        for record in self.bench.done.values():
+            if (record.method, record.evaluations, record.settings) != same:
+                raise RecordError(
+                    f"{self.folder} holds samples by {record.method} at {record.evaluations} "
+                    "evaluations, or with other settings: name another folder"
+                )
+        drawn = {str(record.picture): record.key for record in self.bench.done.values()}
+        for sample in samples:
+            if drawn.get(self.picture(sample), self.key(sample)) != self.key(sample):
+                raise RecordError(
+                    f"{self.folder / sample.file} was drawn with another prompt or seed: name "
+                    "another folder"
+                )
+
+    def run(self, samples: Sequence[Sample]) -> None:
+        """Every sample of this process's share that is not there yet."""
+        processes, bench = self.bench.processes, self.bench
+        mine = [s for s in samples[processes.rank :: processes.count] if not self.is_there(s)]
+        with (
+            processes.failing_together(),
+            bench.file.adding(processes.rank, processes.count) as add,
+        ):
+            for sample in track(mine, f"drawing for {self.title}", bench.progress):
+                fields = self.drawn(sample)
+                add(bench.judge.record(self.key(sample), **self.drawing.shared, **fields))
+
+    def drawn(self, sample: Sample) -> dict[str, Any]:
+        """Draw one sample into its place; the fields of its record, with the reason on failure."""
+        if sample.trouble is not None:
+            return {"status": "failed", "reason": sample.trouble}
+        target = self.folder / sample.file
+        target.parent.mkdir(parents=True, exist_ok=True)  # evaluators look into it in any case
+        draft = self.bench.folder / f"draft-{os.getpid()}"
+        try:
+            made, fields = self.drawing.draw(Subject(sample.prompt, sample.seed), draft)
+        except Exception as error:
+            return {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
+        self.check_kind(made)
+        made.replace(target)
+        return {"status": "done", "picture": self.picture(sample), **fields}
+
+    def check_kind(self, made: Path) -> None:
+        """Pictures for a benchmark of clips, or the reverse, are wrong from the first one on."""
+        if (made.suffix == ".mp4") != self.clips:
+            made.unlink()
+            found, wanted = ("pictures", "clips") if self.clips else ("clips", "pictures")
+            raise HostError(f"{self.title} judges {wanted}, and this pipeline makes {found}")
+
+    def is_there(self, sample: Sample) -> bool:
+        """Whether a sample is in its place, with its record."""
+        record = self.bench.done.get(self.key(sample))
+        return (
+            record is not None and record.status == "done" and (self.folder / sample.file).is_file()
+        )
+
+    def key(self, sample: Sample) -> Key:
+        """Of its record."""
+        return self.drawing.key(Subject(sample.prompt, sample.seed))
+
+    def picture(self, sample: Sample) -> str:
+        """Its path as seen from the records."""
+        return f"{self.folder.name}/{sample.file}"
+
+
+def _write_metadata(name: str, entries: Sequence[Entry], folder: Path) -> None:
+    """What the evaluator reads beside an entry's samples."""
+    chosen = benchmark(name)
+    for place, entry in enumerate(entries):
+        if chosen.metadata is not None and entry.metadata is not None:
+            write_atomically(folder / chosen.metadata(place), entry.metadata.strip() + "\n")

@@ -1,0 +1,127 @@
+"""Rules that walk the full grid and skip: anchors known before the run, and a reconstruction."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from tacache.decomposition import working_dtype
+from tacache.lab.methods.seam import (
+    SLACK,
+    Baseline,
+    Meter,
+    Problem,
+    Settings,
+    Visit,
+    last_state,
+    spending,
+)
+from tacache.velocity import euler
+
+# What is kept at an anchor: its velocity v, or v - x, to which a later state is added.
+Reuse = Literal["residual", "velocity"]
+REUSES: tuple[Reuse, ...] = ("residual", "velocity")
+LONGEST_SPAN = 6  # steps back that a reconstruction may look
+
+
+class Past(NamedTuple):
+    """What a reconstruction may look at, newest first: evaluated steps, and all steps."""
+
+    anchors: tuple[Visit, ...] = ()
+    steps: tuple[Visit, ...] = ()
+
+    def then(self, visit: Visit, *, evaluated: bool) -> "Past":
+        """The past one step later; it keeps three anchors and a few steps."""
+        anchors = (visit, *self.anchors[:2]) if evaluated else self.anchors
+        return Past(anchors, (visit, *self.steps[: LONGEST_SPAN - 1]))
+
+
+class Now(NamedTuple):
+    """The skipped step whose velocity is asked for."""
+
+    step: int
+    t: float
+    t_next: float
+    x: Tensor
+
+
+Rebuild = Callable[[Past, Now], Tensor]
+
+
+def follow(
+    model: Meter, x: Tensor, times: Sequence[float], anchors: Iterable[int], rebuild: Rebuild
+) -> Iterator[Visit]:
+    """Euler over the full grid, step by step: evaluate at anchors, rebuild between them."""
+    evaluated, past = frozenset(anchors), Past()
+    for n, (t, t_next) in enumerate(pairwise(times)):
+        if n in evaluated:
+            v = model(x, t)
+        else:
+            v = rebuild(past, Now(n, t, t_next, x)).to(past.steps[0].v.dtype)
+        visit = Visit(n, t, x, v)
+        yield visit
+        past = past.then(visit, evaluated=n in evaluated)
+        x = euler(x, v, t, t_next)
+
+
+def reused(reuse: Reuse) -> Rebuild:
+    """The last anchor's velocity v_j as it is, or its residual: x + (v_j - x_j)."""
+
+    def residual(past: Past, now: Now) -> Tensor:
+        last = past.anchors[0]
+        return now.x.to(working_dtype(now.x)) + (last.v - last.x)
+
+    def velocity(past: Past, now: Now) -> Tensor:
+        return past.anchors[0].v
+
+    return residual if reuse == "residual" else velocity
+
+
+class CachingRule(Baseline[Settings]):
+    """A baseline whose anchors follow from its settings and the grid alone."""
+
+    @abstractmethod
+    def anchors(self, settings: Settings, times: Sequence[float]) -> tuple[int, ...]:
+        """The steps that are evaluated."""
+
+    @abstractmethod
+    def rebuild(self, settings: Settings) -> Rebuild:
+        """How the others are reconstructed."""
+
+    def visits(self, model: Meter, problem: Problem, settings: Settings) -> Iterator[Visit]:
+        """Follow the anchors over the full grid."""
+        anchors = self.anchors(settings, problem.times)
+        return follow(model, problem.noise, problem.times, anchors, self.rebuild(settings))
+
+    def sample(self, model: Meter, problem: Problem, settings: Settings) -> Tensor:
+        """Where following the anchors ends."""
+        return last_state(self.visits(model, problem, settings), problem.times)
+
+    def meeting(
+        self, found: Iterable[Settings], times: Sequence[float], evaluations: int
+    ) -> list[Settings]:
+        """Those with the most anchors up to the budget or a few fewer, one a set of anchors."""
+        by_anchors: dict[tuple[int, ...], Settings] = {}
+        for settings in found:
+            by_anchors.setdefault(self.anchors(settings, times), settings)
+        return spending(by_anchors, evaluations)
+
+
+def between(sums: Iterable[float]) -> list[float]:
+    """One threshold for every set of sums that lie below a threshold, lowest first."""
+    ordered = sorted({0.0, *sums})
+    return [0.0, *((a + b) / 2 for a, b in pairwise(ordered)), 2 * ordered[-1] + 1]
+
+
+def intervals_for(
+    anchors: Callable[[int], tuple[int, ...]], steps: int, evaluations: int
+) -> tuple[int, ...]:
+    """The intervals with the most anchors up to the budget, or a few fewer.
+
+    `anchors(interval)` are the steps a periodic rule evaluates.
+    """
+    counts = {n: len(anchors(n)) for n in range(1, steps + 1)}
+    most = max((count for count in counts.values() if count <= evaluations), default=0)
+    return tuple(n for n, count in counts.items() if most - SLACK <= count <= most)

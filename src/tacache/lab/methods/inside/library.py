@@ -1,0 +1,239 @@
+"""The caches that come with diffusers, run as they are: FirstBlockCache, MagCache, TaylorSeer."""
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+import torch
+from diffusers.hooks import (
+    FirstBlockCacheConfig,
+    MagCacheConfig,
+    TaylorSeerCacheConfig,
+    apply_first_block_cache,
+    apply_mag_cache,
+    apply_taylorseer_cache,
+)
+from pydantic import Field
+
+from tacache.lab.methods.inside.attaching import Site
+from tacache.lab.methods.inside.base import (
+    HIGHEST,
+    LOOSEST,
+    LOWEST,
+    Peer,
+    Settings,
+    Thresholded,
+    Trials,
+)
+from tacache.lab.methods.inside.families import blocks_of, family_of
+from tacache.lab.methods.magcache import FLUX_RATIOS, WAN_RATIOS
+from tacache.lab.methods.seam import spending
+from tacache.storage.files import Frozen
+
+RETENTIONS = (0.2, 0.1, 0.0)
+THRESHOLDS = 120  # tried for MagCache, whose schedule is known without a run
+MAG_CACHE_HOOK = "mag_cache_block_hook"  # diffusers' name of it
+PUBLISHED_RATIOS = {"flux": FLUX_RATIOS, "wan": WAN_RATIOS}
+NEVER = -1.0  # a threshold of 0 would skip where a ratio is 1, as it compares by <=
+ORDERS = (1, 2)
+MOST = 48  # schedules that are run
+
+
+def spread(found: Sequence[Settings]) -> list[Settings]:
+    """At most so many of them as are worth a run, from one end to the other."""
+    if len(found) <= MOST:
+        return list(found)
+    return [found[round(i * (len(found) - 1) / (MOST - 1))] for i in range(MOST)]
+
+
+class FirstBlockSettings(Frozen):
+    """Of the relative change of the first block's part since the last evaluation."""
+
+    threshold: Annotated[float, Field(ge=0)] = 0.05
+
+
+class FirstBlockCache(Thresholded[FirstBlockSettings]):
+    """diffusers' FirstBlockCache."""
+
+    name = "diffusers-fbcache"
+    citation = "Cheng, ParaAttention's First Block Cache, 2024, as in diffusers"
+    published = MappingProxyType({"flux": FirstBlockSettings()})
+
+    def variants(self, steps: int, evaluations: int) -> Sequence[FirstBlockSettings]:
+        """It has a threshold only."""
+        return [FirstBlockSettings(threshold=LOOSEST)]
+
+    def install(self, site: Site, settings: FirstBlockSettings) -> None:
+        """As diffusers does."""
+        config = FirstBlockCacheConfig(threshold=settings.threshold)
+        apply_first_block_cache(site.transformer, config)
+
+
+class MagCacheInsideSettings(Frozen):
+    """MagCache's numbers; without ratios it measures them and skips nothing."""
+
+    threshold: Annotated[float, Field(ge=0)]
+    max_skip: Annotated[int, Field(ge=1)]
+    retention: Annotated[float, Field(ge=0, le=1)]
+    ratios: tuple[float, ...] = ()
+
+
+class MagCacheInside(Peer[MagCacheInsideSettings]):
+    """diffusers' MagCache, on residuals of all blocks; tuned with ratios of the model itself."""
+
+    name = "diffusers-magcache"
+    citation = "Ma et al., MagCache: Fast Video Generation with Magnitude-Aware Cache, 2025"
+    published = MappingProxyType(
+        {
+            "flux": MagCacheInsideSettings(
+                threshold=0.24, max_skip=5, retention=0.1, ratios=FLUX_RATIOS
+            ),
+            "flux-library": MagCacheInsideSettings(
+                threshold=0.06, max_skip=3, retention=0.2, ratios=FLUX_RATIOS
+            ),
+            "wan-slow": MagCacheInsideSettings(
+                threshold=0.12, max_skip=2, retention=0.2, ratios=WAN_RATIOS
+            ),
+            "wan-fast": MagCacheInsideSettings(
+                threshold=0.12, max_skip=4, retention=0.2, ratios=WAN_RATIOS
+            ),
+        }
+    )
+
+    def candidates(self, trials: Trials, evaluations: int) -> Sequence[MagCacheInsideSettings]:
+        """The model's ratios and the published ones, at all limits that spend nearly all of it."""
+        steps = trials.steps
+        span = (HIGHEST / LOWEST) ** (1 / THRESHOLDS)
+        thresholds = [0.0, *(LOWEST * span**i for i in range(THRESHOLDS + 1))]
+        skips = range(1, 2 * math.ceil(steps / evaluations) + 1)
+        known = self.measured(trials), nearest(PUBLISHED_RATIOS[trials.family], steps)
+        found: dict[tuple[int, ...], MagCacheInsideSettings] = {}
+        for ratios, retention, threshold, skip in product(known, RETENTIONS, thresholds, skips):
+            chosen = _evaluated(ratios, round_half_up(retention * steps), threshold, skip)
+            if chosen not in found:
+                found[chosen] = MagCacheInsideSettings(
+                    threshold=threshold, max_skip=skip, retention=retention, ratios=ratios
+                )
+        return spread(spending(found, evaluations))
+
+    def measured(self, trials: Trials) -> tuple[float, ...]:
+        """The mean ratios of the calibration samples, by diffusers' own measurement."""
+        asking = MagCacheInsideSettings(threshold=0, max_skip=1, retention=0)
+        rows = trials.seen(asking, _calibrated)
+        return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True))
+
+    def install(self, site: Site, settings: MagCacheInsideSettings) -> None:
+        """As diffusers does."""
+        measuring = not settings.ratios
+        config = MagCacheConfig(
+            threshold=settings.threshold or NEVER,
+            max_skip_steps=settings.max_skip,
+            retention_ratio=settings.retention,
+            # measuring, a step more than there are: at its last one it prints and forgets
+            num_inference_steps=site.steps + measuring,
+            mag_ratios=None if measuring else torch.tensor(settings.ratios),
+            calibrate=measuring,
+        )
+        apply_mag_cache(site.transformer, config)
+
+
+def mag_schedule(settings: MagCacheInsideSettings, steps: int) -> tuple[int, ...]:
+    """The steps that diffusers' MagCache evaluates, where there is a ratio for every step."""
+    retained = round_half_up(settings.retention * steps)
+    return _evaluated(settings.ratios, retained, settings.threshold, settings.max_skip)
+
+
+def _evaluated(
+    ratios: Sequence[float], retained: int, threshold: float, max_skip: int
+) -> tuple[int, ...]:
+    chosen, ratio, total, skipped = [], 1.0, 0.0, 0
+    for n, own in enumerate(ratios):
+        if n and n >= retained:
+            ratio *= own
+            skipped, total = skipped + 1, total + abs(1.0 - ratio)
+            if total <= (threshold or NEVER) and skipped <= max_skip:
+                continue
+        chosen.append(n)
+        ratio, total, skipped = 1.0, 0.0, 0
+    return tuple(chosen)
+
+
+def nearest(ratios: Sequence[float], steps: int) -> tuple[float, ...]:
+    """Ratios of another number of steps, each by the nearest of those there are."""
+    last = len(ratios) - 1
+    return tuple(ratios[round(i * last / max(1, steps - 1))] for i in range(steps))
+
+
+def round_half_up(x: float) -> int:
+    """As diffusers rounds a share of the steps."""
+    return int(x + 0.5)
+
+
+def _calibrated(transformer: Any) -> list[float]:
+    hook = blocks_of(transformer)[-1]._diffusers_hook.get_hook(MAG_CACHE_HOOK)
+    states = hook.state_manager._state_cache
+    ratios: list[float] = next(iter(states.values())).calibration_ratios
+    return ratios
+
+
+class TaylorSeerInsideSettings(Frozen):
+    """Every so many steps after a warm-up; the kept factors are in float32."""
+
+    interval: Annotated[int, Field(ge=1)] = 5
+    warm_up: Annotated[int, Field(ge=1)] = 3
+    order: Annotated[int, Field(ge=0)] = 1
+
+
+class TaylorSeerInside(Peer[TaylorSeerInsideSettings]):
+    """diffusers' TaylorSeer: what attention gives is predicted, or, `lite`, what the model gives.
+
+    Without `lite` only attention is skipped, so that a skipped step costs much of an evaluation.
+    """
+
+    citation = "Liu et al., From Reusing to Forecasting: TaylorSeers, 2025, as in diffusers"
+    needs = "its first step is always evaluated, and one of every interval"
+    published = MappingProxyType(
+        {
+            "flux": TaylorSeerInsideSettings(),
+            "flux-paper": TaylorSeerInsideSettings(interval=6),
+            "wan": TaylorSeerInsideSettings(warm_up=1),
+        }
+    )
+
+    def __init__(self, kind: Literal["attention", "lite"]) -> None:
+        self.kind = kind
+        self.name = "diffusers-taylorseer" + ("-lite" if kind == "lite" else "")
+
+    def candidates(self, trials: Trials, evaluations: int) -> Sequence[TaylorSeerInsideSettings]:
+        """All intervals and warm-ups that spend nearly all of the budget."""
+        found: dict[tuple[int, ...], TaylorSeerInsideSettings] = {}
+        for interval, warm_up in product(range(1, trials.steps + 1), range(1, evaluations + 1)):
+            settings = TaylorSeerInsideSettings(interval=interval, warm_up=warm_up)
+            found.setdefault(taylor_schedule(settings, trials.steps), settings)
+        best = spending(found, evaluations)
+        orders: list[dict[str, Any]] = [{"order": order} for order in ORDERS]
+        return [one.model_copy(update=update) for one in spread(best) for update in orders]
+
+    def install(self, site: Site, settings: TaylorSeerInsideSettings) -> None:
+        """As diffusers does; by its defaults it would find no attention of Wan, and skip none."""
+        patterns = family_of(site.transformer).attentions if self.kind == "attention" else None
+        config = TaylorSeerCacheConfig(
+            cache_interval=settings.interval,
+            disable_cache_before_step=settings.warm_up,
+            max_order=settings.order,
+            taylor_factors_dtype=torch.float32,
+            use_lite_mode=self.kind == "lite",
+            cache_identifiers=None if patterns is None else list(patterns),
+        )
+        apply_taylorseer_cache(site.transformer, config)
+
+
+def taylor_schedule(settings: TaylorSeerInsideSettings, steps: int) -> tuple[int, ...]:
+    """The steps that diffusers' TaylorSeer evaluates."""
+    return tuple(
+        n
+        for n in range(steps)
+        if n < settings.warm_up or (n - settings.warm_up - 1) % settings.interval == 0
+    )

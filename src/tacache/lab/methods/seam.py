@@ -1,0 +1,275 @@
+"""The one seam all baselines sit on: the same velocity function, noise and grid, and one counter.
+
+A `Problem` is what every method gets. A `Recording` is a problem whose full-step run is known: what
+methods are tuned on. Whatever a method does, its evaluations are counted at the velocity function.
+"""
+
+import hashlib
+import heapq
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from tacache.decomposition import norm
+from tacache.errors import HostError, PlanError
+from tacache.grid import as_times, interpolate
+from tacache.storage.files import Frozen
+from tacache.velocity import Condition, Velocity, batches, check_velocity, euler
+
+Settings = TypeVar("Settings", bound=Frozen)
+Candidate = TypeVar("Candidate")
+SLACK = 2  # evaluations that a setting may leave of its budget: it may yet be better
+# tried(name, make): make() of a try, or what it came to before
+Tried = Callable[[str, Callable[[], tuple[float, ...]]], tuple[float, ...]]
+# grid(K): the K-step grid, made the way the full one was made
+Grid = Callable[[int], Sequence[float]]
+
+
+class Outcome(NamedTuple):
+    """Samples, and for each the times the model was evaluated at, in order, as counted there."""
+
+    x: Tensor
+    evaluated: tuple[tuple[float, ...], ...]
+
+    @property
+    def evaluations(self) -> tuple[int, ...]:
+        """How often the model was evaluated for each sample."""
+        return tuple(map(len, self.evaluated))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What every method gets: a velocity function, noise (samples along dim 0) and a time grid.
+
+    `grid(K)` makes a K-step grid the way `times` was made, for methods that take fewer steps. A
+    method that decides online evaluates some samples of a batch only: give it per-sample data as
+    `condition`, which is cut with the samples, or batches of one.
+    """
+
+    velocity: Velocity
+    noise: Tensor
+    times: Sequence[float]
+    condition: Condition = field(default_factory=dict)
+    grid: Grid | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "times", as_times(self.times))
+        tuple(batches(self.noise, self.condition))  # checks their lengths
+
+    @property
+    def steps(self) -> int:
+        """N, the number of steps of the full run."""
+        return len(self.times) - 1
+
+    @property
+    def samples(self) -> int:
+        """How many samples the noise holds."""
+        return len(self.noise)
+
+    def shorter(self, steps: int) -> tuple[float, ...]:
+        """The grid of this many steps; without `grid`, every N/K-th time of the full one."""
+        if steps == self.steps:
+            return tuple(self.times)
+        if self.grid is None:
+            at = [i * self.steps / steps for i in range(steps, -1, -1)]
+            nodes = range(self.steps, -1, -1)
+            return interpolate(at, nodes, self.times[::-1])[::-1]
+        times = as_times(self.grid(steps))
+        if len(times) != steps + 1:
+            raise HostError(f"grid({steps}) must give {steps + 1} times, not {len(times)}")
+        return times
+
+
+class Visit(NamedTuple):
+    """A step of the full grid: where it starts, and the velocity it is taken with."""
+
+    step: int
+    t: float
+    x: Tensor
+    v: Tensor
+
+
+def last_state(visits: Iterable[Visit], times: Sequence[float]) -> Tensor:
+    """Where a walk over the whole grid ends."""
+    (last,) = deque(visits, maxlen=1)
+    return euler(last.x, last.v, last.t, times[-1])
+
+
+class Meter:
+    """The velocity function of a problem; notes at every call who is evaluated, and when."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._evaluated: list[list[float]] = [[] for _ in range(problem.samples)]
+
+    def __call__(self, x: Tensor, t: float, rows: Sequence[int] | None = None) -> Tensor:
+        """The velocity of all samples, or of these rows of the batch: x holds theirs only."""
+        chosen = range(self._problem.samples) if rows is None else rows
+        condition = {name: take(v, rows) for name, v in self._problem.condition.items()}
+        for row in chosen:
+            self._evaluated[row].append(t)
+        v = check_velocity(self._problem.velocity(x, t, **condition), x)
+        return v.clone()  # the model may write its next velocity into the same memory
+
+    def outcome(self, x: Tensor) -> Outcome:
+        """These samples with what they took."""
+        return Outcome(x, tuple(map(tuple, self._evaluated)))
+
+
+def take(values: Any, rows: Sequence[int] | None) -> Any:
+    """The entries of these samples; all of them for None."""
+    if rows is None:
+        return values
+    return values[list(rows)] if isinstance(values, Tensor) else [values[row] for row in rows]
+
+
+@dataclass(frozen=True)
+class Recording(Problem):
+    """A problem with its full-step run: states x_0 ... x_N and velocities v_0 ... v_{N-1}."""
+
+    states: Sequence[Tensor] = ()
+    velocities: Sequence[Tensor] = ()
+    tried: Tried = lambda _, make: make()
+
+    def first(self, samples: int) -> "Recording":
+        """The same with its first samples only."""
+        return self.of(range(min(samples, self.samples)))
+
+    def of(self, rows: Sequence[int]) -> "Recording":
+        """The same with these samples only."""
+        return Recording(
+            self.velocity,
+            take(self.noise, rows),
+            self.times,
+            {name: take(values, rows) for name, values in self.condition.items()},
+            self.grid,
+            [take(x, rows) for x in self.states],
+            [take(v, rows) for v in self.velocities],
+            self.tried,
+        )
+
+    def error(self, x: Tensor) -> float:
+        """The mean over samples of |x - x_N|^2 / |x_N|^2: how far a result is from full steps."""
+        reference = self.states[-1].double()
+        squares = (norm(x.double() - reference) / norm(reference)) ** 2
+        mean = float(squares.mean())
+        return mean if math.isfinite(mean) else math.inf
+
+
+@torch.no_grad()
+def record(
+    velocity: Velocity,
+    noise: Tensor,
+    times: Iterable[float],
+    *,
+    condition: Condition | None = None,
+    grid: Grid | None = None,
+) -> Recording:
+    """Full-step Euler runs from `noise`, kept whole: tune methods on a few samples at a time."""
+    problem = Problem(velocity, noise, as_times(times), dict(condition or {}), grid)
+    model, states, velocities = Meter(problem), [noise], []
+    for t, t_next in pairwise(problem.times):
+        velocities.append(model(states[-1], t))
+        states.append(euler(states[-1], velocities[-1], t, t_next))
+    return Recording(
+        velocity, noise, problem.times, problem.condition, grid, tuple(states), tuple(velocities)
+    )
+
+
+def nearly(evaluations: int) -> range:
+    """The budget and what a setting may spend in its place, down from it."""
+    return range(evaluations, max(evaluations - SLACK, 1) - 1, -1)
+
+
+def spending(found: Mapping[tuple[int, ...], Candidate], evaluations: int) -> list[Candidate]:
+    """Of what is known by the steps it evaluates: the most up to the budget, or a few fewer."""
+    most = max((len(steps) for steps in found if len(steps) <= evaluations), default=0)
+    return [one for steps, one in found.items() if most - SLACK <= len(steps) <= most]
+
+
+def named(settings: Frozen) -> str:
+    """A short name that no other settings have."""
+    content = f"{type(settings).__name__} {settings.model_dump_json()}"
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
+
+def least(
+    found: Sequence[Candidate], cost: Callable[[Candidate, int], float], parts: int
+) -> Candidate:
+    """The candidate whose costs of all parts sum to the least; costs are not negative.
+
+    Whoever has the least so far is taken further: who is first to be through has won, and most of
+    the others were never finished.
+    """
+    running = [(0.0, i, 0) for i in range(len(found))]
+    while True:
+        total, i, done = heapq.heappop(running)
+        if done == parts:
+            return found[i]
+        heapq.heappush(running, (total + cost(found[i], done), i, done + 1))
+
+
+class Baseline(ABC, Generic[Settings]):
+    """A rival: how it is tuned for a budget, and how it samples.
+
+    `published` holds its published settings by name, where they mean something without the model
+    they were published for. `online` says that it decides during the run, for each sample apart;
+    then samples may differ in evaluations, and a budget is met by their mean. `tuned` says that
+    samples choose its settings; where they do not, the grid and the budget alone do.
+    """
+
+    name: str
+    citation: str
+    needs: str = "it takes at least one"
+    online: bool = False
+    tuned: bool = True
+    published: Mapping[str, Settings] = MappingProxyType({})
+
+    @abstractmethod
+    def candidates(self, recording: Recording, evaluations: int) -> Sequence[Settings]:
+        """Settings that spend the budget or a little less; empty where none come so low."""
+
+    @abstractmethod
+    def sample(self, model: Meter, problem: Problem, settings: Settings) -> Tensor:
+        """The samples; every evaluation goes through `model`."""
+
+    @torch.no_grad()
+    def fit(self, recording: Recording, evaluations: int) -> Settings:
+        """Its best settings for a budget: the candidate that ends nearest to the full-step run."""
+        if not 1 <= evaluations <= recording.steps:
+            raise PlanError(f"{evaluations} evaluations of {recording.steps} steps are impossible")
+        found = self.candidates(recording, evaluations)
+        if not found:
+            raise PlanError(
+                f"{self.name} cannot run on {evaluations} evaluations of {recording.steps} steps: "
+                f"{self.needs}"
+            )
+        if len(found) == 1:
+            return found[0]
+        # only a condition tells a velocity function which samples it gets
+        rows: Sequence[Sequence[int]] = [range(recording.samples)]
+        if recording.condition:
+            rows = [[row] for row in range(recording.samples)]
+        parts = [recording.of(one) for one in rows]
+
+        def error(settings: Settings, part: int) -> float:
+            def made() -> tuple[float]:
+                return (parts[part].error(self.run(parts[part], settings).x),)
+
+            return recording.tried(f"error of {part}: {named(settings)}", made)[0]
+
+        return least(found, error, len(parts))
+
+    @torch.no_grad()
+    def run(self, problem: Problem, settings: Settings) -> Outcome:
+        """Sample with these settings, counting at the model."""
+        model = Meter(problem)
+        return model.outcome(self.sample(model, problem, settings))

@@ -1,0 +1,90 @@
+"""The yardsticks: full steps, fewer Euler steps, and plain reuse on TACache's own anchors."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import Tensor
+
+from tacache.calibration import measure
+from tacache.errors import PlanError
+from tacache.lab.methods.caching import CachingRule, Rebuild, reused
+from tacache.lab.methods.seam import Baseline, Meter, Problem, Recording
+from tacache.plan import make_plan
+from tacache.profile import Host
+from tacache.schedule import MAX_SKIP
+from tacache.storage.files import Frozen
+from tacache.velocity import euler
+
+
+class GridSettings(Frozen):
+    """A grid of the method's own: it steps through these times."""
+
+    times: tuple[float, ...]
+
+
+def euler_steps(model: Meter, x: Tensor, times: Sequence[float]) -> Tensor:
+    """Euler's method (eq. 1 of the paper), one evaluation a step."""
+    for t, t_next in pairwise(times):
+        x = euler(x, model(x, t), t, t_next)
+    return x
+
+
+class Full(Baseline[GridSettings]):
+    """The reference: Euler on the full grid."""
+
+    name = "full"
+    citation = "Liu et al., Flow Straight and Fast, ICLR 2023 (Euler on all steps)"
+    needs = "it evaluates every step"
+    tuned = False
+
+    def candidates(self, recording: Recording, evaluations: int) -> Sequence[GridSettings]:
+        """The full grid, where the budget is the number of its steps."""
+        full = evaluations == recording.steps
+        return [GridSettings(times=tuple(recording.times))] if full else []
+
+    def sample(self, model: Meter, problem: Problem, settings: GridSettings) -> Tensor:
+        """Euler on these times."""
+        return euler_steps(model, problem.noise, settings.times)
+
+
+class FewerSteps(Full):
+    """Euler on a grid of K steps, made the way the full one was made."""
+
+    name = "fewer"
+    citation = "Liu et al., Flow Straight and Fast, ICLR 2023 (Euler on K steps)"
+
+    def candidates(self, recording: Recording, evaluations: int) -> Sequence[GridSettings]:
+        """The K-step grid."""
+        return [GridSettings(times=recording.shorter(evaluations))]
+
+
+class AnchorSettings(Frozen):
+    """The steps to evaluate."""
+
+    anchors: tuple[int, ...]
+
+
+class ReuseOnAnchors(CachingRule[AnchorSettings]):
+    """TACache's schedule (SSC, eq. 6-8) without its reconstruction: v_j until the next anchor."""
+
+    name = "reuse"
+    citation = "Accelerating Rectified Flow Models via Trajectory-Aware Caching, 2026 (SSC alone)"
+    needs = "its schedule starts with an interval of one"
+
+    def candidates(self, recording: Recording, evaluations: int) -> Sequence[AnchorSettings]:
+        """The anchors of `make_plan` for the budget, with a longer max_skip where it needs one."""
+        profile = measure(recording.velocities, tuple(recording.times), Host())
+        longest = max(MAX_SKIP, -(-(recording.steps - 1) // max(1, evaluations - 1)))
+        try:
+            plan = make_plan(profile, evaluations=evaluations, max_skip=longest, rule="reuse")
+        except PlanError:
+            return []
+        return [AnchorSettings(anchors=plan.anchors)]
+
+    def anchors(self, settings: AnchorSettings, times: Sequence[float]) -> tuple[int, ...]:
+        """As planned."""
+        return settings.anchors
+
+    def rebuild(self, settings: AnchorSettings) -> Rebuild:
+        """The last evaluated velocity."""
+        return reused("velocity")

@@ -1,0 +1,117 @@
+"""Pictures and clips of records as addresses that need no files, up to a given size in all."""
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tacache.lab.bench.records import Record
+from tacache.lab.films import film
+from tacache.lab.report.estimates import Subject
+from tacache.lab.report.quantities import IDENTICAL, in_order, measured
+from tacache.lab.report.summary import HEADLINES
+
+# what a browser shows, by suffix
+KINDS = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".webp": "image/webp",
+    ".gif": "image/gif",
+    ".svg": "image/svg+xml",
+    ".mp4": "video/mp4",
+    ".webm": "video/webm",
+}
+
+
+class Picture(NamedTuple):
+    """One sample by one method, with what was measured of it."""
+
+    method: str
+    evaluations: int | None
+    facts: str
+    video: bool
+    address: str
+    film: dict[str, float] | None = None  # of a clip as a film: width, height, frames, seconds
+
+
+class Shelf(NamedTuple):
+    """The pictures of one sample, the reference first."""
+
+    prompt: str
+    seed: int
+    pictures: list[Picture]
+
+
+class Shelves(NamedTuple):
+    """What is shown, and how many samples there was no room for, and pictures without a file."""
+
+    shown: list[Shelf]
+    left_out: int
+    missing: int
+
+    @property
+    def size(self) -> int:
+        """The length of all addresses."""
+        return sum(len(one.address) for shelf in self.shown for one in shelf.pictures)
+
+
+def shelves(records: Sequence[Record], folder: Path, room: int) -> Shelves:
+    """The pictures of as many samples as there is room for, in bytes; a sample's all or none."""
+    files = {record.key: file for record in records if (file := _file(record, folder))}
+    named = sum(record.picture is not None for record in records)
+    by_subject: dict[Subject, list[Record]] = {}
+    for record in records:
+        if record.key in files:
+            by_subject.setdefault(Subject(record.prompt, record.seed), []).append(record)
+    found: list[Shelf] = []
+    for subject, group in by_subject.items():
+        group.sort(key=lambda record: record.method != "full")  # stable: all others as they came
+        shown = [_picture(record, files[record.key]) for record in group]
+        room -= sum(len(picture.address.partition(",")[2]) for picture in shown)
+        if room < 0:
+            break
+        found.append(Shelf(subject.prompt, subject.seed, shown))
+    return Shelves(found, len(by_subject) - len(found), named - len(files))
+
+
+def data_address(file: Path) -> str:
+    """A file as an address that needs no file."""
+    return _address(KINDS[file.suffix.lower()], file.read_bytes())
+
+
+def _address(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _file(record: Record, folder: Path) -> Path | None:
+    """The picture's file, seen from the results, where it is there and can be shown."""
+    if record.picture is None or Path(record.picture).suffix.lower() not in KINDS:
+        return None
+    file = folder / record.picture
+    return file if file.is_file() else None
+
+
+def _picture(record: Record, file: Path) -> Picture:
+    facts, moving = _facts(record), film(file)
+    if moving is not None:
+        content, *_ = moving
+        shape = {key: value for key, value in moving._asdict().items() if key != "content"}
+        address = _address("image/png", content)
+        return Picture(record.method, record.evaluations, facts, False, address, shape)
+    video = KINDS[file.suffix.lower()].startswith("video")
+    return Picture(record.method, record.evaluations, facts, video, data_address(file))
+
+
+def _facts(record: Record) -> str:
+    """What was measured of one sample, in short."""
+    values = measured(record, None)
+    texts = [f"{record.spent} evaluations", f"{record.seconds or 0.0:.2f} s"]
+    for shown in in_order(name for name in (*HEADLINES, "score.following") if name in values):
+        value = values[shown.name]
+        same = shown.unit == "dB" and value >= IDENTICAL
+        texts.append(
+            f"{shown.title} "
+            + ("identical" if same else f"{value:.{shown.digits}f} {shown.unit}".rstrip())
+        )
+    return ", ".join(texts)

@@ -1,0 +1,220 @@
+"""What a record says in numbers, by name: `full.psnr`, `fine.drift`, `score.clip-iqa`, `seconds`.
+
+A metric that a newer benchmark adds needs nothing here; it is shown under its own name.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal
+
+from tacache.lab.bench.records import Fidelity, Record, Values
+from tacache.lab.metrics import METRICS
+from tacache.lab.report.traces import mean_cosine, step_drift
+from tacache.storage.files import Frozen
+
+Better = Literal["higher", "lower"]
+Getter = Callable[[Record, Record | None], float | None]
+GROUPS = ("full", "fine", "score")  # what stands before the dot
+IDENTICAL = 100.0  # the most dB that count in a mean; records say 999 of equal pictures
+OVERALL = "overall"  # the mean over a metric's kinds, beside those over each
+CLOCKED = ("seconds", "speedup")  # what a clock says, where nobody else must use the device
+
+
+class Quantity(Frozen):
+    """How one number of a record is named, written and compared (None: it is not)."""
+
+    name: str
+    title: str
+    better: Better | None = None
+    digits: int = 3
+    unit: str = ""
+
+    @property
+    def group(self) -> str:
+        """full, fine or score; cost for all others."""
+        first, dot, _ = self.name.partition(".")
+        return first if dot else "cost"
+
+    @property
+    def metric(self) -> str:
+        """Its name without what it is compared to."""
+        return self.name.partition(".")[2] or self.name
+
+    @property
+    def kind(self) -> str:
+        """Of a metric's sub-score, the kind of samples it is a mean over; else empty."""
+        whole, _, kind = self.metric.partition("/")
+        return kind if whole in METRICS else ""
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a mean over the samples of one kind."""
+        return self.kind not in ("", OVERALL)
+
+
+def _speedup(record: Record, full: Record | None) -> float | None:
+    """Times faster than the full run of the same sample, as the same process or device ran it."""
+    if not record.seconds:
+        return None
+    if record.full_seconds is not None:
+        return record.full_seconds / record.seconds
+    if full is None or not full.seconds:
+        return None
+    alike = (full.machine.device, full.crowd) == (record.machine.device, record.crowd)
+    return full.seconds / record.seconds if alike else None
+
+
+def _calibration(record: Record, full: Record | None) -> float | None:
+    """Evaluations of the full runs that the method was made ready on."""
+    return None if record.taught is None else float(record.taught.samples * record.steps)
+
+
+def _number(value: int | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _teraflops(record: Record, full: Record | None) -> float | None:
+    return None if record.flops is None else record.flops / 1e12
+
+
+def _memory(record: Record, full: Record | None) -> float | None:
+    return None if record.memory_bytes is None else record.memory_bytes / 2**30
+
+
+def _drifts(name: str, title: str, trace: str) -> Iterator[tuple[Quantity, Getter]]:
+    """Drift from the full run, at evaluated and at cached steps apart."""
+    for steps in ("evaluated", "cached"):
+
+        def mean(record: Record, full: Record | None, steps: str = steps) -> float | None:
+            return step_drift(record, trace, evaluated=steps == "evaluated")
+
+        yield Quantity(name=f"{name}-{steps}", title=f"{title}, {steps}", digits=4), mean
+
+
+COSTS: dict[str, tuple[Quantity, Getter]] = {
+    quantity.name: (quantity, getter)
+    for quantity, getter in (
+        (
+            Quantity(name="evaluations", title="evaluations", digits=1),
+            lambda record, full: float(record.spent),
+        ),
+        (Quantity(name="worth", title="worth", digits=1), lambda record, full: record.worth),
+        (
+            Quantity(name="seconds", title="time", better="lower", digits=2, unit="s"),
+            lambda record, full: record.seconds,
+        ),
+        (
+            Quantity(name="speedup", title="speedup", better="higher", digits=2, unit="x"),
+            _speedup,
+        ),
+        (
+            Quantity(name="prepare", title="tuning", digits=1, unit="s"),
+            lambda record, full: record.prepare_seconds,
+        ),
+        (
+            Quantity(name="prepare-evaluations", title="tuning evaluations", digits=0),
+            lambda record, full: _number(record.prepare_evaluations),
+        ),
+        (Quantity(name="calibration", title="calibration evaluations", digits=0), _calibration),
+        (Quantity(name="flops", title="TFLOPs", digits=3), _teraflops),
+        (Quantity(name="memory", title="peak memory", digits=2, unit="GiB"), _memory),
+        *_drifts("state-drift", "state drift", "state_drift"),
+        *_drifts("drift", "velocity drift", "velocity_drift"),
+        (
+            Quantity(name="cos-theta", title="cos theta", digits=3),
+            lambda record, full: mean_cosine(record),
+        ),
+    )
+}
+EVALUATORS = ("geneval", "vbench", "wise", "compbench")  # of exports; more is better in all
+DIGITS = {"psnr": 2, "ssim": 4, "lpips": 4, "drift": 4}
+DB = "dB"
+UNITS = {"psnr": DB}
+
+
+def quantity(name: str) -> Quantity:
+    """All there is to know of a name."""
+    if name in COSTS:
+        return COSTS[name][0]
+    metric = name.partition(".")[2]
+    kind = metric.partition("-")[0] if not metric.startswith("motion-") else metric[7:]
+    return Quantity(
+        name=name,
+        title=_title(metric),
+        better=_better(metric),
+        digits=DIGITS.get(kind, 3),
+        unit=UNITS.get(kind, ""),
+    )
+
+
+def _title(metric: str) -> str:
+    """A metric as tables call it; one that is not known by its own name."""
+    whole, _, kind = metric.partition("/")
+    if whole not in METRICS:
+        return metric
+    return f"{METRICS[whole].title}: {kind.replace('_', ' ')}" if kind else METRICS[whole].title
+
+
+def _better(metric: str) -> Better | None:
+    """Which way a metric is better, where that is known."""
+    whole = metric.partition("/")[0]
+    if metric == "drift":
+        return "lower"
+    if whole in EVALUATORS:
+        return "higher"
+    return METRICS[whole].better if whole in METRICS else None
+
+
+def measured(record: Record, full: Record | None) -> dict[str, float]:
+    """Every number of a finished record; `full` is the full run of the same sample."""
+    found = {name: getter(record, full) for name, (_, getter) in COSTS.items()}
+    numbers = {name: value for name, value in found.items() if value is not None}
+    for name, value in _judged(record):
+        if not isinstance(value, str):
+            numbers[name] = min(value, IDENTICAL) if quantity(name).unit == DB else value
+    return numbers
+
+
+def unmeasured(record: Record) -> dict[str, str]:
+    """Every metric that has no number, with the reason."""
+    return {name: value for name, value in _judged(record) if isinstance(value, str)}
+
+
+def in_order(names: Iterable[str]) -> list[Quantity]:
+    """Quantities as columns stand: to full, to fine, scores, costs; metrics as they are listed."""
+    metrics = ["psnr", "ssim", "lpips", "lpips-vgg", "drift", *_with_kinds()]
+    found = [quantity(name) for name in dict.fromkeys(names)]
+
+    def place(one: Quantity) -> tuple[int, int]:
+        if one.group == "cost":
+            return len(GROUPS), list(COSTS).index(one.name)
+        return GROUPS.index(one.group), _index(metrics, one.metric)
+
+    return sorted(found, key=place)
+
+
+def _judged(record: Record) -> Iterator[tuple[str, float | str]]:
+    """Fidelity to both references, and scores."""
+    references: tuple[tuple[str, Fidelity | None], ...] = (
+        ("full", record.to_full),
+        ("fine", record.to_fine),
+    )
+    for group, fidelity in references:
+        if fidelity is not None:
+            yield f"{group}.drift", fidelity.drift
+            yield from _named(group, fidelity.metrics)
+    yield from _named("score", record.scores)
+
+
+def _with_kinds() -> Iterator[str]:
+    """Every metric, with its sub-scores after it."""
+    for name, metric in METRICS.items():
+        yield name
+        yield from (f"{name}/{kind}" for kind in (OVERALL, *metric.kinds))
+
+
+def _named(group: str, values: Values) -> Iterator[tuple[str, float | str]]:
+    return ((f"{group}.{name}", value) for name, value in values.items())
+
+
+def _index(names: Sequence[str], name: str) -> int:
+    return names.index(name) if name in names else len(names)

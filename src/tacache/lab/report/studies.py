@@ -1,0 +1,200 @@
+"""From records to studies: means over samples, ranks within a budget, leads of the best."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tacache.lab.bench.records import PACKED, START, Record, RecordError, read_records, unpacked
+from tacache.lab.report.estimates import Subject, difference, estimate
+from tacache.lab.report.kinds import overall
+from tacache.lab.report.quantities import CLOCKED, in_order, measured, unmeasured
+from tacache.lab.report.summary import HEADLINES, REFERENCES, Lead, Row, Study, Summary, Table
+from tacache.lab.report.traces import alignment, traces
+
+Samples = dict[str, dict[Subject, float]]  # quantity -> sample -> number
+GroupKey = tuple[str, int | None]
+
+
+def read_study(path: str | os.PathLike[str], name: str | None = None) -> Study:
+    """The study of a results file, named after it."""
+    source = Path(path)
+    return study(name or study_name(source), load(source))
+
+
+def study_name(source: Path) -> str:
+    """A results file's name without its endings."""
+    return source.name.removesuffix(PACKED).rpartition(".")[0] or source.name
+
+
+def load(source: Path) -> list[Record]:
+    """The records of a results file, which must have some."""
+    if not source.is_file():
+        raise RecordError(f"there is no results file {source}: `tacache bench` writes one")
+    begins = unpacked(source)[: len(START)]
+    if begins != START[: len(begins)]:
+        raise RecordError(f"{source} is no file of records: name one of `tacache bench`")
+    records = read_records(source)
+    if not records:
+        raise RecordError(f"{source} has no records: run `tacache bench` to the end")
+    return records
+
+
+def summarise(studies: Iterable[Study]) -> Summary:
+    """Studies side by side; each must have a name of its own."""
+    found = tuple(studies)
+    twice = [name for name, count in Counter(one.name for one in found).items() if count > 1]
+    if twice:
+        raise RecordError(f"two results files are named {twice[0]!r}: rename one")
+    return Summary(studies=found)
+
+
+def study(name: str, records: Sequence[Record]) -> Study:
+    """The study of some records; of two with one key the later one counts."""
+    kept = list({record.key: record for record in records}.values())
+    first = _one_setup(name, kept)
+    subjects = dict.fromkeys(Subject(record.prompt, record.seed) for record in kept)
+    groups = _groups(kept)
+    full = {_subject(r): r for r in kept if r.method == "full" and r.status == "done"}
+    samples = {key: _samples(group, full) for key, group in groups.items()}
+    rows = {key: _row(group, samples[key]) for key, group in groups.items()}
+    crowded = any(record.crowd > 1 for record in kept)
+    host = first.host
+    return Study(
+        name=name,
+        model=host.model or host.pipeline or host.kind or "a model",
+        call=dict(host.call or {}),
+        steps=first.steps,
+        fine=first.fine,
+        prompts=len({subject.prompt for subject in subjects}),
+        seeds=len({subject.seed for subject in subjects}),
+        samples=len(subjects),
+        processes=tuple(sorted({record.processes or 1 for record in kept})),
+        crowds=tuple(sorted({record.crowd for record in kept})),
+        devices=tuple(dict.fromkeys(record.machine.device for record in kept)),
+        versions=_versions(kept),
+        quantities=tuple(in_order(name for row in rows.values() for name in row.values)),
+        references=tuple(row for key, row in rows.items() if key[0] in REFERENCES),
+        tables=tuple(_tables(rows, samples, len(subjects), CLOCKED if crowded else ())),
+    )
+
+
+def _one_setup(name: str, records: Sequence[Record]) -> Record:
+    """The first record; all others must be of the same model and call."""
+    if not records:
+        raise RecordError(f"{name} has no records: run `tacache bench` to the end")
+    first = records[0]
+    for record in records:
+        if (record.host, record.steps, record.fine) != (first.host, first.steps, first.fine):
+            raise RecordError(
+                f"{name} mixes models, calls or references: put each into a file of its own"
+            )
+    return first
+
+
+def _versions(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, dict[str, None]] = {}
+    for record in records:
+        for package, version in record.machine.versions.items():
+            found.setdefault(package, {})[version] = None
+    return {package: tuple(versions) for package, versions in found.items()}
+
+
+def _groups(records: Iterable[Record]) -> dict[GroupKey, list[Record]]:
+    found: dict[GroupKey, list[Record]] = {}
+    for record in records:
+        found.setdefault((record.method, record.evaluations), []).append(record)
+    return found
+
+
+def _subject(record: Record) -> Subject:
+    return Subject(record.prompt, record.seed)
+
+
+def _samples(records: Sequence[Record], full: Mapping[Subject, Record]) -> Samples:
+    """The numbers of finished records, by quantity."""
+    found: Samples = {}
+    for record in records:
+        if record.status == "done":
+            subject = _subject(record)
+            for name, value in measured(record, full.get(subject)).items():
+                found.setdefault(name, {})[subject] = value
+    return found
+
+
+def _row(records: Sequence[Record], samples: Samples) -> Row:
+    counts = Counter(record.status for record in records)
+    reasons = Counter(record.reason for record in records if record.reason)
+    values = {name: estimate(found) for name, found in samples.items()}
+    return Row(
+        method=records[0].method,
+        evaluations=records[0].evaluations,
+        done=counts["done"],
+        failed=counts["failed"],
+        unreachable=counts["unreachable"],
+        reason=reasons.most_common(1)[0][0] if reasons else None,
+        values=values | overall(samples),
+        unmeasured={name: why for record in records for name, why in unmeasured(record).items()},
+        traces=traces(records),
+        alignment=alignment(records),
+    )
+
+
+def _tables(
+    rows: Mapping[GroupKey, Row],
+    samples: Mapping[GroupKey, Samples],
+    count: int,
+    unranked: Sequence[str],
+) -> Iterable[Table]:
+    """A table a budget, the largest first, and one of methods with their own."""
+    methods = [row for row in rows.values() if row.method not in REFERENCES]
+    budgets = {row.evaluations for row in methods}
+    for budget in sorted(budgets, key=lambda k: -(k or 0)):
+        here = [row for row in methods if row.evaluations == budget]
+        if budget is None:
+            here.sort(key=lambda row: -(row.cost.mean if row.cost else 0.0))
+            yield Table(evaluations=None, rows=tuple(here))
+        else:
+            complete = [row for row in here if row.done == count]
+            ranked = [_ranked(row, complete, count, unranked) for row in here]
+            ranked.sort(key=_standing)
+            yield Table(
+                evaluations=budget,
+                rows=tuple(ranked),
+                leads=tuple(_leads(ranked, {r.method: samples[r.method, budget] for r in here})),
+            )
+
+
+def _ranked(row: Row, rivals: Sequence[Row], count: int, unranked: Sequence[str]) -> Row:
+    """The row with its places among those that have all samples; without any if it has not."""
+    if row.done < count:
+        return row
+    places = {}
+    for quantity in in_order(row.values):
+        if quantity.better and quantity.name not in unranked:
+            sign = -1 if quantity.better == "higher" else 1
+            known = [r.values[quantity.name] for r in rivals if quantity.name in r.values]
+            most = max(other.samples for other in known)  # of a kind's score not all are of it
+            there = [other for other in known if other.samples == most]
+            mine = row.values[quantity.name]
+            if mine.samples == most:
+                better = sum(sign * other.mean < sign * mine.mean for other in there)
+                places[quantity.name] = 1 + better
+    return row.model_copy(update={"ranks": places})
+
+
+def _standing(row: Row) -> tuple[bool, bool, int]:
+    """Best first by the first headline there is; then the incomplete, then those with nothing."""
+    headline = next((row.ranks[name] for name in HEADLINES if name in row.ranks), 0)
+    return not row.done, not row.ranks, headline
+
+
+def _leads(rows: Sequence[Row], samples: Mapping[str, Samples]) -> Iterable[Lead]:
+    """The best against the second, by every headline; ties have no lead."""
+    for name in HEADLINES:
+        ranked = sorted((row for row in rows if name in row.ranks), key=lambda r: r.ranks[name])
+        if len(ranked) > 1 and ranked[0].ranks[name] < ranked[1].ranks[name]:
+            first, second = ranked[0].method, ranked[1].method
+            mine, theirs = samples[first][name], samples[second][name]
+            if mine.keys() == theirs.keys():
+                yield Lead(quantity=name, first=first, second=second, by=difference(mine, theirs))

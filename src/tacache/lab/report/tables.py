@@ -1,0 +1,255 @@
+"""Tables as Markdown for people and as CSV for programs."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+
+from tacache.lab.report.estimates import Estimate
+from tacache.lab.report.kinds import kind_notes, kind_tables
+from tacache.lab.report.quantities import CLOCKED, IDENTICAL, Quantity, quantity
+from tacache.lab.report.summary import Row, Study, Table
+
+NOTES = (
+    "Means over samples ± half of the 95 % confidence interval, by Student's t over prompts (means "
+    "over their seeds; over seeds where there is one prompt).",
+    "Within a budget the best is **bold** and the second best <ins>underlined</ins>; a method "
+    "without all samples has no rank.",
+    "Leads are differences sample by sample, from the same noise.",
+)
+CAPPED = "Pictures equal to the reference count as 100 dB."
+WORTH = (
+    "A cache inside the model runs a part of it at skipped steps too: worth is how many "
+    "evaluations all its work amounts to. Of all other methods that is what they evaluate."
+)
+OVER = "\N{DAGGER}"
+OVERSPENT = (
+    f"{OVER} cost more than the budget: by evaluations, or by worth where there is one. It is "
+    "ranked all the same."
+)
+AVERAGED = (
+    "A fitted plan crosses an interval with one average velocity, which is what its cached steps "
+    "drift by; at evaluated steps it is the model's own velocity that is compared."
+)
+CROWDED = "\N{DOUBLE DAGGER}"
+SHARED = "Calibration evaluations are those of the full runs that a method was made ready on."
+
+
+def number(estimate: Estimate, shown: Quantity) -> str:
+    """A mean and its margin, as exact as the quantity is written.
+
+    Sub-scores stand without: theirs are wide, of a few samples that are right or wrong.
+    """
+    if shown.unit == "dB" and estimate.mean >= IDENTICAL:
+        return "identical"
+    if not estimate.margin or shown.is_part:
+        whole = shown.digits <= 1 and estimate.mean == round(estimate.mean)
+        return f"{estimate.mean:.{0 if whole else shown.digits}f}"
+    return f"{estimate.mean:.{shown.digits}f} ± {estimate.margin:.{shown.digits}f}"
+
+
+def cell(row: Row, shown: Quantity) -> str:
+    """A number as it stands in a table, marked by its rank; a short word where there is none."""
+    found = row.values.get(shown.name)
+    if found is None:
+        return "not run" if shown.name in row.unmeasured else ""
+    text = number(found, shown)
+    unranked = row.ranks and shown.name not in row.ranks and not shown.kind
+    if unranked and found.samples < row.done:  # others have more
+        text += f" ({found.samples} of {row.done})"
+    marks = {1: f"**{text}**", 2: f"<ins>{text}</ins>"}
+    return marks.get(row.ranks.get(shown.name, 0), text)
+
+
+def label(row: Row) -> str:
+    """A method as a table names it, marked where it cost more than the budget."""
+    return f"{row.method} {OVER}" if row.over else row.method
+
+
+def heading(shown: Quantity, study: Study) -> str:
+    """A column's title, with what it is compared to and its unit."""
+    compared = {"fine": f" to {study.fine} steps"}.get(shown.group, "")
+    unit = f" ({shown.unit})" if shown.unit else ""
+    mark = f" {CROWDED}" if study.crowded and shown.name in CLOCKED else ""
+    return f"{shown.title}{compared}{unit}{mark}"
+
+
+def trouble(row: Row) -> str | None:
+    """What kept a method from all its samples."""
+    if not (row.failed or row.unreachable):
+        return None
+    if row.unreachable and not row.done:
+        return f"unreachable: {row.reason}"
+    return f"failed for {row.failed} of {row.done + row.failed} samples: {row.reason}"
+
+
+def table_title(table: Table) -> str:
+    """What the methods of a table have in common."""
+    if table.evaluations is None:
+        return "Methods with a budget of their own"
+    return f"{table.evaluations} evaluation{'s' if table.evaluations > 1 else ''}"
+
+
+def lead_texts(table: Table) -> list[str]:
+    """Every lead of a table in words."""
+    return [
+        f"{shown.title}: {lead.first} before {lead.second} by "
+        f"{number(lead.by.model_copy(update={'mean': abs(lead.by.mean)}), shown)}"
+        f"{' ' + shown.unit if shown.unit else ''}"
+        + ("" if _clear(lead.by) else ", which may be chance")
+        for lead in table.leads
+        for shown in [quantity(lead.quantity)]
+    ]
+
+
+def missing_metrics(study: Study) -> dict[str, str]:
+    """Every metric without numbers anywhere, with the reason."""
+    reasons = {
+        name: why
+        for row in (*study.references, *study.rows)
+        for name, why in row.unmeasured.items()
+    }
+    return {name: why for name, why in reasons.items() if not study.has(name)}
+
+
+def notes(study: Study) -> list[str]:
+    """What a reader must know to read the tables."""
+    found = [*NOTES]
+    if any(_identical(row) for row in study.rows):
+        found.append(CAPPED)
+    if study.has("worth"):
+        found.append(WORTH)
+    if any(row.over for row in study.rows):
+        found.append(OVERSPENT)
+    if study.has("calibration"):
+        found.append(SHARED)
+    found += kind_notes(study)
+    if any("velocity_drift" in row.traces and _averages(row) for row in study.rows):
+        found.append(AVERAGED)
+    if study.processes != (1,):
+        counts = " and ".join(map(str, study.processes))
+        found.append(f"{counts} processes shared the work while times were taken.")
+    if study.crowded:
+        counts = " and ".join(str(count) for count in study.crowds if count > 1)
+        found.append(
+            f"{CROWDED} taken while {counts} processes shared a device, which slows some methods "
+            "more than others: times and speedups are not comparable, and not ranked."
+        )
+    found += [f"{quantity(name).title}: {why}." for name, why in missing_metrics(study).items()]
+    return list(dict.fromkeys(found))
+
+
+def setup(study: Study) -> str:
+    """What was run, in one line."""
+    seeds = f" x {study.seeds} seeds" if study.seeds > 1 else ""
+    call = ", ".join(f"{name} {json.dumps(value)}" for name, value in study.call.items())
+    versions = ", ".join(f"{name} {'/'.join(found)}" for name, found in study.versions.items())
+    return (
+        f"{study.model}, {study.steps} steps"
+        + (f", {call}" if call else "")
+        + f"; {study.prompts} prompt{'s' if study.prompts > 1 else ''}{seeds}; "
+        + f"{' and '.join(study.devices)}; {versions}."
+    )
+
+
+def markdown(study: Study) -> str:
+    """The study as a page of Markdown."""
+    parts = [f"# {study.name}", setup(study)]
+    if study.references:
+        columns = columns_of(study, study.references)
+        parts += ["## References", _grid(study, study.references, columns)]
+    for table in study.tables:
+        columns = columns_of(study, table.rows)
+        parts += [f"## {table_title(table)}", _grid(study, table.rows, columns)]
+        if table.leads:
+            parts.append("\n".join(f"- {text}" for text in lead_texts(table)))
+    for found in kind_tables(study):
+        parts += [f"## {found.title}", _grid(study, found.rows, found.columns)]
+    aligned = alignments(study)
+    if aligned:
+        parts += ["## Alignment of cached steps (cos theta)", aligned]
+    parts += ["## Notes", "\n".join(f"- {note}" for note in notes(study))]
+    return "\n\n".join(parts) + "\n"
+
+
+def columns_of(study: Study, rows: Sequence[Row]) -> list[Quantity]:
+    """Every quantity that any of some rows has or lacks for a reason, without sub-scores."""
+    there = {name for row in rows for name in (*row.values, *row.unmeasured)}
+    return [q for q in study.quantities if q.name in there and not q.kind]
+
+
+def alignments(study: Study) -> str | None:
+    """The table of appendix C: how cos(theta) is spread over cached steps and samples."""
+    titles = ("method", "evaluations", "steps", "mean", "> 0", "10 %", "median", "90 %")
+    lines = [
+        (
+            row.method,
+            str(row.evaluations or ""),
+            str(found.records),
+            f"{found.mean:.3f}",
+            f"{100 * found.positive:.1f} %",
+            *(f"{x:.3f}" for x in (found.percentile_10, found.median, found.percentile_90)),
+        )
+        for row in study.rows
+        for found in [row.alignment]
+        if found is not None
+    ]
+    return markdown_table(titles, lines) if lines else None
+
+
+def comma_separated(study: Study) -> str:
+    """The study as CSV: a line a method and budget; mean, low, high and rank of every quantity."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    columns = [f"{q.name}{part}" for q in study.quantities for part in ("", ".low", ".high")]
+    ranked = [q.name for q in study.quantities if q.better]
+    fields = ("study", "method", "asked", "done", "failed", "unreachable", "reason")
+    writer.writerow([*fields, *columns, *(f"{name}.rank" for name in ranked)])
+    for row in (*study.references, *study.rows):
+        facts = (row.method, row.evaluations, row.done, row.failed, row.unreachable, row.reason)
+        found = [row.values.get(q.name) for q in study.quantities]
+        numbers = [x for one in found for x in _interval(one)]
+        writer.writerow([study.name, *facts, *numbers, *(row.ranks.get(name) for name in ranked)])
+    return file.getvalue()
+
+
+def markdown_table(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Lines under titles, the first column to the left."""
+    rule = ["---", *["---:"] * (len(titles) - 1)]
+    escaped = [[text.replace("|", "\\|") for text in line] for line in (titles, rule, *lines)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+def _grid(study: Study, rows: Sequence[Row], columns: Sequence[Quantity]) -> str:
+    """Rows with some quantities, and what went wrong beside them."""
+    troubles = any(trouble(row) for row in rows)
+    titles = ["method", *(heading(q, study) for q in columns), *(["not done"] if troubles else [])]
+    lines = [
+        [
+            label(row),
+            *(cell(row, q) for q in columns),
+            *([" ".join((trouble(row) or "").split())] if troubles else []),
+        ]
+        for row in rows
+    ]
+    return markdown_table(titles, lines)
+
+
+def _interval(found: Estimate | None) -> tuple[float | None, float | None, float | None]:
+    return (None, None, None) if found is None else (found.mean, found.low, found.high)
+
+
+def _clear(by: Estimate) -> bool:
+    """Whether zero lies outside the interval."""
+    return by.margin is not None and abs(by.mean) > by.margin
+
+
+def _averages(row: Row) -> bool:
+    return row.method.partition("@")[0] == "fitted"
+
+
+def _identical(row: Row) -> bool:
+    return any(
+        quantity(name).unit == "dB" and found.mean >= IDENTICAL
+        for name, found in row.values.items()
+    )

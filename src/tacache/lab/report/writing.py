@@ -1,0 +1,66 @@
+"""A report as files: tables, figures, a summary for programs and a page to look at."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from tacache.errors import TACacheError
+from tacache.lab.report import figures
+from tacache.lab.report import page as pages
+from tacache.lab.report.pictures import shelves
+from tacache.lab.report.readme import fill, marked
+from tacache.lab.report.studies import load, read_study, study, study_name, summarise
+from tacache.lab.report.summary import Summary
+from tacache.lab.report.tables import comma_separated, markdown
+from tacache.storage.files import write_atomically
+
+ROOM = 24 * 2**20  # bytes, of all pictures on the page
+Files = Sequence[str | os.PathLike[str]]
+
+
+def write_report(files: Files, out: str | os.PathLike[str], *, room: int = ROOM) -> list[Path]:
+    """All that there is to say of some results files, into a folder; what was written."""
+    folder = Path(out)
+    figures.check()
+    pages.check()
+    loaded = [(Path(file), load(Path(file))) for file in files]
+    summary = summarise(study(study_name(file), records) for file, records in loaded)
+    folder.mkdir(parents=True, exist_ok=True)
+    written, sections = [summary.save(folder / "summary.json")], []
+    for one, (file, records) in zip(summary.studies, loaded, strict=True):
+        for suffix, text in ((".md", markdown(one)), (".csv", comma_separated(one))):
+            written.append(folder / f"{one.name}{suffix}")
+            write_atomically(written[-1], text)
+        drawn = figures.draw(one, folder)
+        kept = shelves(records, file.parent, room)
+        room -= kept.size
+        vector = {p.stem.removeprefix(f"{one.name}-"): p for p in drawn if p.suffix == ".svg"}
+        sections.append(pages.section(one, kept, vector))
+        written += drawn
+    write_atomically(folder / "index.html", pages.page(sections))
+    return [*written, folder / "index.html"]
+
+
+def fill_document(files: Files, document: str | os.PathLike[str]) -> bool:
+    """Make the marked tables of a document anew; whether it changed."""
+    target = Path(document)
+    try:
+        text = target.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TACacheError(f"cannot read {target}: {error}") from error
+    studies = {one.name: one for one in read_summary(files).studies}
+    if not studies.keys() & set(marked(text)):
+        name = next(iter(studies))
+        raise TACacheError(
+            f"{target} shows none of {', '.join(studies)}: put <!-- tacache report: {name} --> and "
+            "<!-- end --> on lines of their own where the table is to stand"
+        )
+    made = fill(text, studies)
+    if made != text:
+        write_atomically(target, made)
+    return made != text
+
+
+def read_summary(files: Files) -> Summary:
+    """The summary of some results files."""
+    return summarise(read_study(file) for file in files)

@@ -1,0 +1,1 @@
+"""Files: versioned JSON, finished work that outlives a kill, plans on a hub."""

@@ -1,0 +1,1 @@
+"""Long work: its progress bars, and sharing it between processes."""
