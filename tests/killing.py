@@ -16,7 +16,7 @@ import torch
 from tqdm.auto import tqdm
 
 from tacache.lab.bench import run_bench
-from tests.test_bench import FLUX, job
+from tests.lab.bench.test_runner import FLUX, job
 
 KILLS = 10
 

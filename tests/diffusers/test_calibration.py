@@ -24,7 +24,7 @@ from tests.tiny.pictures import picture
 FLUX, WAN = PIPELINES["flux"], PIPELINES["wan"]
 PROMPTS = ["a red fox in the snow", "two blue birds", "an old stone bridge", "a bowl of soup"]
 SHORT = 5
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def flux_call(**changes: Any) -> dict[str, Any]:

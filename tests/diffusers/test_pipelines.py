@@ -1,6 +1,6 @@
 """Every family of pipelines under a plan; writes docs/pipelines.md.
 
-`python -m tests.test_diffusers_pipelines` writes the page again from new runs.
+`python -m tests.diffusers.test_pipelines` writes the page again from new runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.diffusers_support import (
 )
 from tests.tiny import PIPELINES
 
-PAGE = Path(__file__).parents[1] / "docs" / "pipelines.md"
+PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 INTRODUCTION = f"""\
 # Pipelines
 
@@ -36,7 +36,7 @@ Every pipeline below was run with tiny random weights on the CPU, {STEPS} steps 
 evaluates {EVALUATIONS}. Under a plan that evaluates every step, its output is that of the untouched
 pipeline, bit for bit. Under the skipping plan it calls its denoiser as often as planned. And with
 the full run's velocities put in at the skipped steps it ends where the full run ends, bit for bit.
-Written by `python -m tests.test_diffusers_pipelines`, and checked whenever the tests run.
+Written by `python -m tests.diffusers.test_pipelines`, and checked whenever the tests run.
 
 | pipeline | scheduler | all-anchor bit-identical | evaluations as planned | full run reproduced \
 from recorded velocities | note |

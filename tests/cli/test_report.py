@@ -14,7 +14,7 @@ from tacache.cli import app
 from tacache.lab.report import Summary, fill, read_study, study
 from tacache.lab.report.readme import marked
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 
 

@@ -273,7 +273,7 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 def test_the_prompts_of_the_training_folder():
-    items = read_items(Path(__file__).parent.parent / "training" / "following.jsonl")
+    items = read_items(Path(__file__).parents[3] / "training" / "following.jsonl")
     assert {one.tag for one in items} == set(TAGS)
     assert all(one.prompt for one in items)
 
@@ -354,7 +354,7 @@ def test_the_shipped_detector_reads_fresh_scenes():
     from training.render import build_bank, render
     from training.scenes import KINDS, sample_scenes
 
-    with np.load(Path(__file__).parent / "golden" / "sprites.npz") as archive:
+    with np.load(Path(__file__).parents[2] / "golden" / "sprites.npz") as archive:
         pictures, nouns = archive["pictures"], archive["nouns"].tolist()
     by_noun = {thing.noun: thing for thing in load_vocabulary()}
     things = [by_noun[noun] for noun in nouns]

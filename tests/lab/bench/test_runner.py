@@ -41,7 +41,7 @@ from tests.tiny import PIPELINES
 
 FLUX = PIPELINES["flux"]
 STEPS = 8
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 # those inside the model are counted at its blocks: test_bench_methods.py
 OUTSIDE = [name for name in METHODS if name not in PEERS]
 QUICK = [name for name in OUTSIDE if name not in ("budcache", "fitted")]
@@ -434,7 +434,7 @@ def test_another_setup_does_not_mix_in(pipe, tmp_path, changes, message):
 
 SCRIPT = """
 import sys
-from tests.test_bench import FLUX, job
+from tests.lab.bench.test_runner import FLUX, job
 from tests.diffusers_support import torch
 from tacache.lab.bench import run_bench
 

@@ -21,8 +21,8 @@ from tacache.lab.bench.records import (
 )
 from tacache.profile import Host
 
-GOLDEN = Path(__file__).parent / "golden" / "v1.records.jsonl"
-TRACED = Path(__file__).parent / "golden" / "v1.traced.records.jsonl"
+GOLDEN = Path(__file__).parents[2] / "golden" / "v1.records.jsonl"
+TRACED = Path(__file__).parents[2] / "golden" / "v1.traced.records.jsonl"
 
 
 def record(**changes: Any) -> Record:

@@ -14,7 +14,7 @@ from tacache.diffusers import calibrate
 from tacache.lab.bench import Record, read_records, run_bench
 from tacache.lab.bench.calls import Caller, Subject
 from tacache.plan import Plan
-from tests.test_bench import FLUX, STEPS, by_key, call, job
+from tests.lab.bench.test_runner import FLUX, STEPS, by_key, call, job
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from tacache.cli.render import frontier_view, plan_view
 from tacache.plan import Certificate
 from tacache.storage.frontier import Frontier, Point, point_of
 
-GOLDEN = Path(__file__).parent / "golden" / "v1.frontier.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "v1.frontier.json"
 PINNED = Frontier(
     points=(
         Point(evaluations=2, speedup=2.0, drift=0.25, psnr=31.5, plan="2.plan.json"),

@@ -37,7 +37,7 @@ FLUX = PIPELINES["flux"]
 PROMPTS = ["a red fox in the snow", "two blue birds", "an old stone bridge", "a bowl of soup"]
 STEPS, BUDGET = 8, 4
 PROBES = 7 + 6 + 4 + 2  # from steps 1, 2, 4 and 6 to the end
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:diffusers")
 
 

@@ -17,8 +17,8 @@ from tacache.lab.bench.methods import METHODS
 from tacache.lab.methods import BASELINES, Recording, record
 from tacache.lab.report.studies import read_study
 from tests.diffusers_support import counted
+from tests.lab.bench.test_runner import FLUX, STEPS, job
 from tests.report_support import record as described
-from tests.test_bench import FLUX, STEPS, job
 
 
 @pytest.fixture(scope="module")

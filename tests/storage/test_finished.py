@@ -109,10 +109,10 @@ def edited(by):
 
 def test_functions_are_alike_in_another_process_and_differ_by_what_they_do():
     code = (
-        "import sys; sys.path[:0] = sys.argv[1:]; from test_finished import edited; "
+        "import sys; sys.path[:0] = sys.argv[1:]; from tests.storage.test_finished import edited; "
         "from tacache.storage.finished import digest; print(digest([edited(2.0), len]))"
     )
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[2])
     elsewhere = subprocess.run([sys.executable, "-c", code, here], capture_output=True, text=True)
     assert elsewhere.stdout.strip() == digest([edited(2.0), len])
     assert digest(edited(2.0)) != digest(edited(3.0))

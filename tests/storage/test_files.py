@@ -7,7 +7,7 @@ from support import profile_from
 from tacache import Host, Plan, Profile
 from tacache.storage.files import write_atomically
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 PROFILE = Profile(
     times=(1.0, 0.8571428571428571, 0.6, 0.0),

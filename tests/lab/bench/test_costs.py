@@ -15,7 +15,7 @@ from tacache.lab.bench.machines import same_device
 from tacache.lab.bench.records import Key
 from tacache.lab.bench.seam import Subject
 from tacache.lab.cost import count_flops
-from tests.test_bench import FLUX, STEPS, by_key, call, job
+from tests.lab.bench.test_runner import FLUX, STEPS, by_key, call, job
 
 
 @pytest.fixture(scope="module")

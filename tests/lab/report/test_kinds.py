@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from report_support import STEPS, judged, record
-from test_report_page import Reader, data
 
 from tacache.lab.following import TAGS, score
 from tacache.lab.report import readme_table, study
@@ -21,6 +20,7 @@ from tacache.lab.report.page import page, section
 from tacache.lab.report.pictures import Shelves, shelves
 from tacache.lab.report.quantities import in_order, quantity
 from tacache.lab.report.tables import comma_separated, markdown
+from tests.lab.report.test_page import Reader, data
 
 KINDS = ("position", "counting", "counting", "counting", None)  # of five prompts
 NONE = "not run: no answers were given"
