@@ -17,7 +17,7 @@ from tacache.kdiffusion import (
     sample_tacache,
     with_parts,
 )
-from tacache.profile import Host
+from tacache.profile import Origin
 
 
 def follow_plan(
@@ -77,12 +77,12 @@ def check_flow(model_sampling: Any) -> None:
         )
 
 
-def describe(inner: Any, cfg: float) -> Host:
+def describe(inner: Any, cfg: float) -> Origin:
     """Where a profile or plan of this model comes from."""
-    return Host(kind="comfyui", denoiser=_denoiser(inner), call={"cfg": cfg})
+    return Origin(kind="comfyui", denoiser=_denoiser(inner), call={"cfg": cfg})
 
 
-def check_model(host: Host, inner: Any) -> None:
+def check_model(host: Origin, inner: Any) -> None:
     """Refuse the numbers of another model, where both are ComfyUI's; fine-tunes are the same."""
     now = _denoiser(inner)
     if host.kind == "comfyui" and host.denoiser not in (None, now):

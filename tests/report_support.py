@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tacache.lab.bench.records import Fidelity, Machine, Record, Taught
-from tacache.profile import Host
+from tacache.profile import Origin
 
 PROMPTS = ("a red fox", "two | boats", "a <b>lamp</b>")
 STEPS = 8
@@ -30,7 +30,7 @@ def record(
         "seconds": spent / 4,
         "steps": STEPS,
         "fine": 32,
-        "host": Host(kind="diffusers", model="some-flux", call={"height": 32}),
+        "host": Origin(kind="diffusers", model="some-flux", call={"height": 32}),
         "machine": Machine(device="cpu: x86_64", versions={"torch": "2.4"}),
     }
     return Record(**(fields | changes))

@@ -7,8 +7,8 @@ import torch
 from support import SHAPE, euler_run, mixture, noise_of, rotating
 
 from tacache import (
-    Host,
     HostError,
+    Origin,
     Plan,
     Profile,
     ProfileError,
@@ -194,7 +194,7 @@ def test_a_velocity_of_another_shape_is_an_error():
 
 def test_a_run_with_too_few_velocities_is_an_error():
     with pytest.raises(ProfileError, match="3 steps gave 2 velocities"):
-        measure(iter([noise_of(1), noise_of(1, seed=1)]), (1.0, 0.6, 0.3, 0.0), Host())
+        measure(iter([noise_of(1), noise_of(1, seed=1)]), (1.0, 0.6, 0.3, 0.0), Origin())
 
 
 def test_only_the_last_velocity_may_be_zero(flow):

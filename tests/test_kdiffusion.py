@@ -20,7 +20,7 @@ from tacache.kdiffusion import (
     velocity_of,
     with_parts,
 )
-from tacache.profile import Host
+from tacache.profile import Origin
 from tests.support import RULES, euler_run, mixture, noise_of, plan_with
 
 SHAPE = (4, 3, 3)
@@ -281,7 +281,7 @@ def test_another_size_runs_and_another_kind_is_refused():
 
 
 def test_a_plan_of_another_host_serves_where_latents_are_packed_otherwise(profile):
-    host = Host(kind="diffusers", latent_shape=(4096, 64))
+    host = Origin(kind="diffusers", latent_shape=(4096, 64))
     plan = make_plan(profile, evaluations=7).model_copy(update={"host": host})
     sample_tacache(Model(), noise_of(1, SHAPE), sigmas_of(), plan=plan)
 
@@ -327,11 +327,11 @@ def test_a_recorded_run_is_plain_euler_and_measures_what_calibrate_does(profile)
     assert [one["i"] for one in seen] == list(range(STEPS))
     assert found[0].magnitude == pytest.approx(profile.magnitude, abs=1e-5)
     assert found[0].direction == pytest.approx(profile.direction, abs=1e-5)
-    assert found[0].host == Host(kind="k-diffusion", latent_shape=SHAPE, dtype="float64")
+    assert found[0].host == Origin(kind="k-diffusion", latent_shape=SHAPE, dtype="float64")
 
 
 def test_a_calibration_says_where_it_comes_from_and_knows_breaks():
-    host = Host(kind="comfyui", denoiser="Flux")
+    host = Origin(kind="comfyui", denoiser="Flux")
     found = calibrate(Model(), noise_of(2, SHAPE), sigmas_of(), host=host, breaks=(0.5,))
     assert found.host.denoiser == "Flux"
     assert found.breaks == (0.5,)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from support import TIMES, fitted, tasu
 
-from tacache import Host, Plan, PlanError, Profile, Stepper, make_plan, time_grid
+from tacache import Origin, Plan, PlanError, Profile, Stepper, make_plan, time_grid
 from tacache.moving import at_levels, from_step, replan, until_step, with_breaks
 
 
@@ -18,7 +18,7 @@ def test_a_plan_is_made_anew_on_another_grid(profile):
 
 
 def test_a_full_plan_is_full_on_any_grid():
-    moved = replan(Plan.full(TIMES).model_copy(update={"host": Host(model="m")}), time_grid(9))
+    moved = replan(Plan.full(TIMES).model_copy(update={"host": Origin(model="m")}), time_grid(9))
     assert (moved.evaluations, moved.steps, moved.host.model) == (9, 9, "m")
 
 

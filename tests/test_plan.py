@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from support import PROFILE_RULES, carried, fitted, profile_from, tasu, variations
 
-from tacache import Host, Plan, PlanError, Profile, TACacheError, make_plan, time_grid
+from tacache import Origin, Plan, PlanError, Profile, TACacheError, make_plan, time_grid
 from tacache.plan import step_variation
 from tacache.schedule import interval_table, walk
 from tacache.stepper import Stepper
@@ -220,7 +220,7 @@ def test_plans_cannot_be_changed():
 )
 def test_saving_and_loading_is_the_identity(tmp_path_factory, direction, rule, model):
     source = profile_from([-d for d in direction], direction)
-    source = source.model_copy(update={"host": Host(model=model, latent_shape=(2, 3))})
+    source = source.model_copy(update={"host": Origin(model=model, latent_shape=(2, 3))})
     path = tmp_path_factory.mktemp("saved") / "x.plan.json"
     for plan in (
         make_plan(source, evaluations=3, rule=rule),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import noise_of, profile_from, rotating
 
-from tacache import Host, Plan, Profile, ProfileError, calibrate, time_grid
+from tacache import Origin, Plan, Profile, ProfileError, calibrate, time_grid
 
 TIMES = (1.0, 0.5, 0.25, 0.0)
 numbers = st.floats(-100, 100, allow_nan=False, allow_subnormal=False)
@@ -127,15 +127,15 @@ def test_different_grids_do_not_merge():
 
 
 def test_different_hosts_do_not_merge():
-    a, b = (of_samples([[1], [1]], [[1], [1]], host=Host(dtype=name)) for name in "ab")
+    a, b = (of_samples([[1], [1]], [[1], [1]], host=Origin(dtype=name)) for name in "ab")
     with pytest.raises(ProfileError, match=r"different hosts .* dtype \(a and b\)"):
         Profile.merge([a, b])
 
 
 def test_different_prompts_merge_and_are_not_named():
-    hosts = [Host(model="m", prompts_sha256=name) for name in "abc"]
+    hosts = [Origin(model="m", prompts_sha256=name) for name in "abc"]
     merged = Profile.merge(of_samples([[1], [1]], [[1], [1]], host=host) for host in hosts)
-    assert merged.host == Host(model="m")
+    assert merged.host == Origin(model="m")
     assert merged.samples == 3
 
 
@@ -204,7 +204,7 @@ def test_spreads_are_carried_like_their_means():
         magnitude_std=(1.0, 3.0, 5.0, 5.0),
         direction=(0.0,) * 4,
         direction_std=(0.1, 0.2, 0.4, 0.4),
-        host=Host(model="m"),
+        host=Origin(model="m"),
     )
     carried = measured.resample([1.0, 0.875, 0.5, 0.0])
     assert carried.magnitude_std == pytest.approx((1.0, 2.0, 2.0))
@@ -258,7 +258,7 @@ def profiles(draw):
         magnitude_std=draw(many_d),
         direction=draw(many_d),
         direction_std=draw(many_d),
-        host=Host(
+        host=Origin(
             model=draw(text),
             latent_shape=draw(st.one_of(st.none(), st.tuples(st.integers(1, 9)))),
             call=draw(st.one_of(st.none(), st.dictionaries(st.text("ab_"), values, max_size=3))),

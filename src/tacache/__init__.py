@@ -9,15 +9,15 @@ from tacache.errors import HostError, PlanError, ProfileError, TACacheError
 from tacache.fitting import fit_plan
 from tacache.grid import time_grid
 from tacache.plan import Certificate, Plan, make_plan
-from tacache.profile import Host, Profile
+from tacache.profile import Origin, Profile
 from tacache.stepper import Stepper, sample
 
 __version__ = version("tacache")
 
 __all__ = [
     "Certificate",
-    "Host",
     "HostError",
+    "Origin",
     "Plan",
     "PlanError",
     "Profile",

@@ -10,7 +10,7 @@ from torch import Tensor
 from tacache.decomposition import indicators, norm
 from tacache.errors import ProfileError
 from tacache.grid import step_lengths
-from tacache.profile import Host, Profile, profile_times
+from tacache.profile import Origin, Profile, profile_times
 from tacache.velocity import Batch, Condition, Velocity, batches, check_velocity, euler
 from tacache.work.progress import track
 
@@ -34,7 +34,9 @@ def calibrate(
     times below which another model or guidance takes over.
     """
     grid = profile_times(times)
-    host = Host(latent_shape=tuple(noise.shape[1:]), dtype=str(noise.dtype).removeprefix("torch."))
+    host = Origin(
+        latent_shape=tuple(noise.shape[1:]), dtype=str(noise.dtype).removeprefix("torch.")
+    )
     profile: Profile | None = None
     for batch in track(list(batches(noise, condition, batch_size)), "calibrating", progress):
         seen = 0 if profile is None else profile.samples
@@ -59,7 +61,7 @@ def full_step_velocities(
 def measure(
     velocities: Iterable[Tensor],
     times: tuple[float, ...],
-    host: Host,
+    host: Origin,
     breaks: Sequence[float] = (),
     first_sample: int = 0,
 ) -> Profile:

@@ -21,7 +21,7 @@ from tacache.errors import HostError
 from tacache.grid import GRID_TOLERANCE, as_times, break_steps, same_grid
 from tacache.moving import at_levels, from_step, replan, until_step, with_breaks
 from tacache.plan import Plan, make_plan
-from tacache.profile import Host, Profile, profile_times
+from tacache.profile import Origin, Profile, profile_times
 from tacache.stepper import Stepper
 from tacache.velocity import Velocity, check_velocity
 
@@ -82,7 +82,7 @@ def sample_recorded(
     disable: bool | None = None,
     *,
     record: Callable[[Profile], None],
-    host: Host | None = None,
+    host: Origin | None = None,
     breaks: Sequence[float] = (),
 ) -> Tensor:
     """Plain Euler, every step evaluated; `record` gets the run's profile when it is done."""
@@ -100,7 +100,7 @@ def sample_recorded(
             x = run.advanced(x, v, n, n + 1)
             tick()
 
-    origin = _with_latents(host or Host(kind="k-diffusion"), x)
+    origin = _with_latents(host or Origin(kind="k-diffusion"), x)
     with _progress_bar(len(times) - 1, disable) as tick:
         record(measure(velocities(tick), times, origin, breaks))
     return x
@@ -114,7 +114,7 @@ def calibrate(
     callback: Callback | None = None,
     disable: bool | None = None,
     *,
-    host: Host | None = None,
+    host: Origin | None = None,
     breaks: Sequence[float] = (),
 ) -> Profile:
     """The profile of a full run from `x` (samples along dim 0); merge those of several."""
@@ -142,7 +142,7 @@ def fit_plan(
     """
     velocity, times = velocity_of(model, extra_args), _levels(sigmas.tolist())
     plan = tacache.fitting.fit_plan(velocity, x, times, evaluations=evaluations, **options)
-    return plan.model_copy(update={"host": _with_latents(Host(kind="k-diffusion"), x)})
+    return plan.model_copy(update={"host": _with_latents(Origin(kind="k-diffusion"), x)})
 
 
 def velocity_of(model: Denoiser, extra_args: dict[str, Any] | None = None) -> Velocity:
@@ -261,7 +261,7 @@ def _with_times(plan: Plan, times: tuple[float, ...]) -> Plan:
     return at_levels(plan, times)
 
 
-def _with_latents(host: Host, x: Tensor) -> Host:
+def _with_latents(host: Origin, x: Tensor) -> Origin:
     known = {"latent_shape": tuple(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch.")}
     return host.model_copy(update=known)
 

@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from tacache.errors import PlanError, TACacheError
 from tacache.grid import as_times, break_steps, step_lengths
-from tacache.profile import Host, Profile
+from tacache.profile import Origin, Profile
 from tacache.rules import PROFILE_RULES, RATES
 from tacache.schedule import (
     MAX_SKIP,
@@ -69,7 +69,7 @@ class Plan(FileRecord):
     memory: Literal["carried"] | None = None
     samples: Annotated[int, Field(ge=1)] | None = None
     breaks: tuple[float, ...] = ()
-    host: Host = Host()
+    host: Origin = Origin()
     certificate: Certificate | None = None
     varied: dict[str, Values] | None = None  # `host.call` has the middle ones
 

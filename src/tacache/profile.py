@@ -18,7 +18,7 @@ from tacache.storage.files import FileRecord, Frozen
 RANGE_TOLERANCE = 1e-3
 
 
-class Host(Frozen):
+class Origin(Frozen):
     """Where numbers came from: what ran the model, and how. Unset fields are not known."""
 
     kind: str = "function"
@@ -54,7 +54,7 @@ class Profile(FileRecord):
     direction: tuple[float, ...]
     direction_std: tuple[float, ...]
     breaks: tuple[float, ...] = ()
-    host: Host = Host()
+    host: Origin = Origin()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -80,7 +80,7 @@ class Profile(FileRecord):
         times: Iterable[float],
         magnitude: Sequence[Sequence[float]],
         direction: Sequence[Sequence[float]],
-        host: Host | None = None,
+        host: Origin | None = None,
         breaks: Sequence[float] = (),
     ) -> Self:
         """Means and deviations (eq. 5) of k_n and d_n: N - 1 rows with one number a sample."""
@@ -108,7 +108,7 @@ class Profile(FileRecord):
             direction=_with_last_repeated(d.mean(axis=1)),
             direction_std=_with_last_repeated(_deviation(d)),
             breaks=tuple(breaks),
-            host=host or Host(),
+            host=host or Origin(),
         )
 
     @classmethod
@@ -233,9 +233,9 @@ def _pooled(a: Profile, b: Profile, name: str) -> tuple[tuple[float, ...], tuple
     return tuple(means), tuple(deviations)
 
 
-def _common_host(a: Host, b: Host) -> Host:
+def _common_host(a: Origin, b: Origin) -> Origin:
     """The host of merged profiles: the same but for the prompts, which may differ."""
-    different = [name for name in Host.model_fields if getattr(a, name) != getattr(b, name)]
+    different = [name for name in Origin.model_fields if getattr(a, name) != getattr(b, name)]
     if not different:
         return a
     if different != ["prompts_sha256"]:

@@ -5,11 +5,24 @@ import json
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 from tacache.errors import HostError
 
 # name -> file that ships with the package
 BUILT_IN = {name: f"{name}.jsonl" for name in ("calibration", "calibration-video", "test")}
+
+
+class Sample(NamedTuple):
+    """A prompt with a seed; the prompt is None where a call brings embeddings instead."""
+
+    prompt: str | None
+    seed: int
+
+    def __str__(self) -> str:
+        return (
+            f"seed {self.seed}" if self.prompt is None else f"{self.prompt!r} with seed {self.seed}"
+        )
 
 
 def read_prompts(source: str | Path) -> list[str]:

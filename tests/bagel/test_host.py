@@ -16,7 +16,7 @@ from tacache.bagel.host import Following
 from tacache.bagel.runs import guidance_breaks, run_of, run_times
 from tacache.errors import HostError, PlanError
 from tacache.grid import break_steps
-from tacache.profile import Host
+from tacache.profile import Origin
 from tests import bagel_real, bagel_stand_in
 from tests.bagel_stand_in import CALL, SIZE, packed_arguments
 
@@ -491,6 +491,6 @@ def test_a_fitted_plan_for_another_shift_is_a_warning(stand_in, caplog):
 
 
 def test_a_plan_that_cannot_move_says_so(stand_in):
-    bare = Plan(rule="reuse", times=run_times(13, 3.0), anchors=(0, 3, 6), host=Host())
+    bare = Plan(rule="reuse", times=run_times(13, 3.0), anchors=(0, 3, 6), host=Origin())
     with applied(stand_in.model, bare), pytest.raises(PlanError, match="another grid"):
         stand_in.latents(num_timesteps=20)

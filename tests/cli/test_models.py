@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tacache.cli import app
 from tacache.diffusers import apply, generation, loading
 from tacache.plan import Plan
-from tacache.profile import Host, Profile
+from tacache.profile import Origin, Profile
 from tests.tiny import PIPELINES
 
 SIZE = ["--height", "32", "--width", "32", "--call", "max_sequence_length=32"]
@@ -318,7 +318,7 @@ def test_a_file_of_another_kind_is_not_overwritten(folders, flux_plan, tmp_path)
 
 def test_a_saved_plan_is_compared_and_a_file_is_no_folder(folders, flux_plan, tmp_path):
     pipe = PIPELINES["flux"].build()
-    apply(pipe, Plan.load(flux_plan).model_copy(update={"host": Host()}))
+    apply(pipe, Plan.load(flux_plan).model_copy(update={"host": Origin()}))
     pipe.save_pretrained(tmp_path / "saved")
     command = ["generate", tmp_path / "saved", "--prompt", "a fox", *SIZE, "--steps", 10]
     made = run(*command, "--compare", "-o", tmp_path / "out")

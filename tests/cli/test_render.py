@@ -2,10 +2,10 @@ import pytest
 from rich.console import Console
 from support import plan_with, profile_from
 
-from tacache import Host, Plan, make_plan
+from tacache import Origin, Plan, make_plan
 from tacache.cli.render import ANCHOR, DOTS, ROWS, SKIP, curve, plan_view, profile_view, strip
 
-HOST = Host(
+HOST = Origin(
     model="org/model",
     pipeline="SomePipeline",
     scheduler="SomeScheduler",
@@ -81,7 +81,7 @@ def test_a_plan_without_rates_is_shown_without_curves(profile):
 
 @pytest.mark.parametrize("name", ["models/[v2]/flux", "x[/y]", "[bold]"])
 def test_names_with_brackets_are_shown_as_they_are(profile, name):
-    named = profile.model_copy(update={"host": Host(model=name)})
+    named = profile.model_copy(update={"host": Origin(model=name)})
     assert name in shown(profile_view(named))
 
 

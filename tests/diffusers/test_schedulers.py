@@ -25,7 +25,7 @@ from tacache import HostError, Plan, Profile, make_plan, time_grid
 from tacache.diffusers import applied, apply, plan_scheduler, schedulers
 from tacache.diffusers.flow import run_times
 from tacache.moving import replan
-from tacache.profile import Host
+from tacache.profile import Origin
 from tacache.rules import start_arc
 from tests.diffusers_support import (
     EVALUATIONS,
@@ -619,7 +619,7 @@ def test_another_architecture_is_an_error(flux, flux_plan):
 def test_another_architecture_is_an_error_for_a_scheduler_put_in_by_hand(flux):
     """As one loaded with `from_pretrained` and given to another pipeline is."""
     plan = Plan.full(time_grid(STEPS)).model_copy(
-        update={"host": Host(kind="diffusers", denoiser="WanTransformer3DModel")}
+        update={"host": Origin(kind="diffusers", denoiser="WanTransformer3DModel")}
     )
     before = flux.scheduler
     flux.scheduler = carrying(before, plan)
@@ -649,7 +649,7 @@ def test_another_size_of_the_same_latents_is_a_warning(flux, flux_plan, caplog):
 
 
 def test_other_latents_are_an_error_in_a_loop_without_a_pipeline(euler):
-    host = Host(kind="diffusers", latent_shape=(16, 64))
+    host = Origin(kind="diffusers", latent_shape=(16, 64))
     plan = make_plan(rated(times_of(euler), host=host), evaluations=EVALUATIONS)
     with pytest.raises(HostError, match="latents of shape"):
         walk(carrying(euler, plan))

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from support import profile_from
 
-from tacache import Host, Plan, Profile
-from tacache.storage.files import write_atomically
+from tacache import Origin, Plan, Profile
+from tacache.storage.atomic import write_atomically
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -16,7 +16,7 @@ PROFILE = Profile(
     magnitude_std=(0.01, 0.0, 0.0),
     direction=(0.5, 1e-07, 1e-07),
     direction_std=(0.25, 1e-09, 1e-09),
-    host=Host(
+    host=Origin(
         kind="diffusers",
         pipeline="FluxPipeline",
         model="black-forest-labs/FLUX.1-dev",

@@ -21,13 +21,13 @@ from typer.testing import CliRunner
 from tacache import Plan, make_plan
 from tacache.cli import app
 from tacache.plan import Certificate
-from tacache.profile import Host
+from tacache.profile import Origin
 from tacache.storage.hub import CARD, OURS, HubError, card, pull, push
 
 CERTIFICATE = Certificate(
     held_out=4, drift=0.0123, fit_drift=0.01, psnr=36.5, evaluations_spent=2400, date="2026-01-02"
 )
-HOST = Host(
+HOST = Origin(
     model="someone/model", pipeline="FluxPipeline", call={"height": 1024, "guidance_scale": 3.5}
 )
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tacache.grid import as_times
-from tacache.profile import Host
+from tacache.profile import Origin
 
 EDGES = 2  # tokens around an image that mark its start and end
 # what velocities depend on beside model and prompt, by the names of `generate_image`
@@ -77,10 +77,10 @@ def guidance_breaks(interval: tuple[float, float], text_scale: float) -> tuple[f
     return tuple(float(np.nextafter(np.float32(b), above)) for b in (high, low) if 0 < b < 1)
 
 
-def describe(model: Any, run: Run, *, dtype: str, prompts: str | None = None) -> Host:
+def describe(model: Any, run: Run, *, dtype: str, prompts: str | None = None) -> Origin:
     """The fingerprint of a run whose images have one size."""
     shape = run.shapes[0]
-    return Host(
+    return Origin(
         kind="bagel",
         pipeline=type(model).__name__,
         model=model_name(model),

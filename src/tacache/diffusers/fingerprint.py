@@ -6,7 +6,7 @@ from typing import Any
 
 from tacache.errors import HostError
 from tacache.plan import Plan
-from tacache.profile import Host
+from tacache.profile import Origin
 
 logger = logging.getLogger("tacache.diffusers")
 
@@ -52,9 +52,9 @@ def describe(
     latent_shape: tuple[int, ...] | None = None,
     dtype: str | None = None,
     prompts: str | None = None,
-) -> Host:
+) -> Origin:
     """The fingerprint of a calibration run with the pipeline's own scheduler."""
-    return Host(
+    return Origin(
         kind="diffusers",
         pipeline=type(pipe).__name__,
         model=model_name(pipe),

@@ -20,7 +20,7 @@ from tacache.fidelity import psnr
 from tacache.fitting import check_budget, fit_budget
 from tacache.fitting.full_runs import held_out_of, record
 from tacache.plan import LONGEST, Plan
-from tacache.profile import Host
+from tacache.profile import Origin
 from tacache.prompts import as_prompts, fingerprint
 from tacache.work.processes import Processes
 
@@ -139,7 +139,7 @@ def _check_solver(pipe: Any) -> None:
 
 def _described(
     pipe: Any, runs: PipelineRuns, call: dict[str, Any], vary: Vary, texts: Sequence[str] | None
-) -> Host:
+) -> Origin:
     first = runs.held[0]
     return describe(
         pipe,

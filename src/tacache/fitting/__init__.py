@@ -21,7 +21,7 @@ from tacache.fitting.search import Tries, best_power, search_anchors
 from tacache.fitting.weights import mean
 from tacache.grid import break_steps
 from tacache.plan import LONGEST, Certificate, Plan
-from tacache.profile import Host
+from tacache.profile import Origin
 from tacache.velocity import Condition, Velocity
 
 TRIES = 4  # fits of all samples that come before a refinement
@@ -165,7 +165,7 @@ def _as_plan(problem: Problem, fit: Fit, spent: int) -> Plan:
         memory="carried",
         samples=runs.total - reference.held_out,
         breaks=runs.breaks,
-        host=Host(
+        host=Origin(
             latent_shape=tuple(runs.noise.shape[1:]),
             dtype=str(runs.noise.dtype).removeprefix("torch."),
         ),

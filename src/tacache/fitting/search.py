@@ -16,7 +16,7 @@ from tacache.fitting.anchors import best_anchors
 from tacache.fitting.lockstep import Fit, Problem, is_better, lock_step, log_drift
 from tacache.fitting.refine import follow
 from tacache.fitting.weights import mean
-from tacache.storage.files import write_atomically
+from tacache.storage.atomic import write_atomically
 from tacache.work.progress import track
 
 FIRST, FINEST = 0.5, 0.125  # steps of the line search, in powers of two

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import Self
 
 from tacache.errors import TACacheError
+from tacache.storage.atomic import write_atomically
 
 OURS = "tacache-"  # how the names of our formats begin
 
@@ -122,17 +123,3 @@ def _format_of(path: Path) -> str:
     except (OSError, ValueError, RecursionError):
         return ""
     return str(content.get("format", "")) if isinstance(content, dict) else ""
-
-
-def write_atomically(target: Path, text: str) -> None:
-    """Write `text` beside `target`, then move it into place; nothing is left behind on failure."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)

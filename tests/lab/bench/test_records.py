@@ -19,7 +19,7 @@ from tacache.lab.bench.records import (
     read_records,
     rounded,
 )
-from tacache.profile import Host
+from tacache.profile import Origin
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "v1.records.jsonl"
 TRACED = Path(__file__).parents[2] / "golden" / "v1.traced.records.jsonl"
@@ -41,7 +41,7 @@ def record(**changes: Any) -> Record:
         "taught": Taught(source="calibration", samples=8, prompts_sha256="cd", seconds=4.0),
         "steps": 4,
         "fine": None,
-        "host": Host(kind="diffusers", pipeline="FluxPipeline", call={"height": 32}),
+        "host": Origin(kind="diffusers", pipeline="FluxPipeline", call={"height": 32}),
         "machine": Machine(device="cpu: x86_64", versions={"tacache": "0.1.0", "torch": "2.4"}),
     }
     return Record(**(fields | changes))

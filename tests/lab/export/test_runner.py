@@ -13,7 +13,7 @@ from tacache.lab.bench.records import Machine, Record, RecordFile, read_records
 from tacache.lab.export import records_file
 from tacache.lab.export.benchmarks import BENCHMARKS, ExportError, plan_samples, read_entries
 from tacache.lab.export.scores import QUALITY, SEMANTIC, Part, add_scores, means, shares
-from tacache.profile import Host
+from tacache.profile import Origin
 
 GENEVAL = [
     {"tag": "counting", "include": [{"class": "cup", "count": 2}], "prompt": "two cups"},
@@ -163,7 +163,7 @@ def exported(folder: Path, samples: Any, failed: tuple[str, ...] = ()) -> Path:
                 picture=None if broken else f"{folder.name}/{sample.file}",
                 steps=2,
                 fine=None,
-                host=Host(),
+                host=Origin(),
                 machine=Machine(device="cpu", versions={}),
                 **fields,
             )

@@ -15,7 +15,7 @@ from tacache.lab.report import Summary, read_study, study, summarise
 from tacache.lab.report.estimates import Subject, difference, estimate, student_t
 from tacache.lab.report.quantities import in_order, measured, quantity, unmeasured
 from tacache.lab.report.summary import is_ours
-from tacache.profile import Host
+from tacache.profile import Origin
 
 NUMBERS = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=12)
 
@@ -210,7 +210,7 @@ def test_steps_are_averaged_and_told_apart():
 
 
 def test_models_are_not_mixed():
-    other = record("full", STEPS, host=Host(kind="diffusers", model="another"))
+    other = record("full", STEPS, host=Origin(kind="diffusers", model="another"))
     with pytest.raises(RecordError, match="mixes models"):
         study("x", [record("full", STEPS), other.model_copy(update={"seed": 1})])
 

@@ -24,7 +24,7 @@ from tacache.errors import HostError, named
 from tacache.grid import as_times
 from tacache.lab.bench.seam import Calls, Counted, Subject, Times
 from tacache.lab.cost import count_flops
-from tacache.profile import Host
+from tacache.profile import Origin
 
 SCALES = ("cfg_text_scale", "cfg_img_scale")
 
@@ -134,7 +134,7 @@ class BagelCaller(Calls):
             raise HostError("a benchmark draws prompts: leave image=")
         return call
 
-    def _described(self, velocity: Counted, call: dict[str, Any]) -> Host:
+    def _described(self, velocity: Counted, call: dict[str, Any]) -> Origin:
         """As calibration does, with what else the inferencer was asked for."""
         run: Any = velocity.run
         self._facts, self._home, self._flops = run.facts, run.home, {}

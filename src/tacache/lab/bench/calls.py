@@ -21,7 +21,7 @@ from tacache.grid import as_times
 from tacache.lab.bench.seam import Calls, Counted, Subject, Times
 from tacache.lab.methods.inside import BlockMeter, Cache, check_supported, metered, placed
 from tacache.models import frame_rate
-from tacache.profile import Host
+from tacache.profile import Origin
 
 SMALL = 256  # pixels to a side
 
@@ -39,7 +39,7 @@ class Caller(Calls):
         check_call_names(self.pipe, asked)
         return asked
 
-    def _described(self, velocity: Counted, call: dict[str, Any]) -> Host:
+    def _described(self, velocity: Counted, call: dict[str, Any]) -> Origin:
         """What an open call says of the model and how it is called."""
         run: Any = velocity.run
         return describe(

@@ -18,8 +18,9 @@ from pydantic import Field, JsonValue, model_validator
 from typing_extensions import Self
 
 from tacache.errors import TACacheError
-from tacache.profile import Host
-from tacache.storage.files import FileRecord, Frozen, write_atomically
+from tacache.profile import Origin
+from tacache.storage.atomic import write_atomically
+from tacache.storage.files import FileRecord, Frozen
 
 Status = Literal["done", "failed", "unreachable"]
 # name -> number, or "not run: why"
@@ -108,7 +109,7 @@ class Record(FileRecord):
     taught: Taught | None = None
     steps: Annotated[int, Field(ge=1)]
     fine: int | None
-    host: Host
+    host: Origin
     machine: Machine
     timings: Annotated[tuple[float, ...], Field(min_length=2)] | None = None
     full_seconds: Annotated[float, Field(gt=0)] | None = None

@@ -35,7 +35,7 @@ from tacache.lab.bench.records import Adds, Record, RecordError, RecordFile, Sta
 from tacache.lab.bench.seam import Calls, Subject
 from tacache.lab.bench.tracing import is_traceable
 from tacache.lab.bench.tries import Tries
-from tacache.storage.files import write_atomically
+from tacache.storage.atomic import write_atomically
 from tacache.work.processes import Processes
 
 Item = TypeVar("Item")

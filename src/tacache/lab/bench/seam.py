@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacache.errors import HostError
-from tacache.profile import Host
+from tacache.profile import Origin
 
 if TYPE_CHECKING:
     from tacache.lab.methods.inside import BlockMeter, Cache
@@ -106,7 +106,7 @@ class Calls(ABC):
         """What the host is called with; a misspelt argument is an error."""
 
     @abstractmethod
-    def _described(self, velocity: Counted, call: dict[str, Any]) -> Host:
+    def _described(self, velocity: Counted, call: dict[str, Any]) -> Origin:
         """What an open call says of the model and how it is called."""
 
     @abstractmethod

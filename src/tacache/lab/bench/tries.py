@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tacache.storage.files import write_atomically
+from tacache.storage.atomic import write_atomically
 
 
 class Tries:

@@ -11,7 +11,7 @@ from tacache.lab.demo.run import Budget, ModelDemo, Picture
 from tacache.lab.films import Film, film
 from tacache.plan import Plan
 from tacache.profile import Profile
-from tacache.storage.files import write_atomically
+from tacache.storage.atomic import write_atomically
 
 WIDTHS = (1080, 380)  # of the drawing, for screens and for telephones
 LEFT, RIGHT, TOP, HEIGHT = 56, 10, 8, 150

@@ -13,7 +13,8 @@ from tacache.lab.metrics import frame_changes, per_frame, psnr, ssim
 from tacache.models import steady_threads
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
-from tacache.storage.files import Frozen, write_atomically
+from tacache.storage.atomic import write_atomically
+from tacache.storage.files import Frozen
 from tacache.work.progress import track
 
 LIMIT = 999.0  # dB, of equal pictures: JSON has no infinity

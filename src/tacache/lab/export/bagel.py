@@ -21,14 +21,14 @@ from tacache.lab.bench.seam import Subject
 from tacache.lab.export.drawing import Drawing, anchor_times
 from tacache.lab.export.orders import Order
 from tacache.plan import Plan
-from tacache.profile import Host
+from tacache.profile import Origin
 
 
 @dataclass(frozen=True)
 class Facts:
     """What a record says of the model, read off one full-step run."""
 
-    host: Host
+    host: Origin
     times: tuple[float, ...]
     device: torch.device
 

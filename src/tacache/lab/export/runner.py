@@ -17,7 +17,7 @@ from tacache.lab.export import records_file
 from tacache.lab.export.benchmarks import Entry, Sample, benchmark
 from tacache.lab.export.drawing import Drawing, Studio
 from tacache.lab.export.orders import Order
-from tacache.storage.files import write_atomically
+from tacache.storage.atomic import write_atomically
 from tacache.work.processes import Processes
 from tacache.work.progress import track
 

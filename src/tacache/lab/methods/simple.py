@@ -10,7 +10,7 @@ from tacache.errors import PlanError
 from tacache.lab.methods.caching import CachingRule, Rebuild, reused
 from tacache.lab.methods.seam import Baseline, Meter, Problem, Recording
 from tacache.plan import make_plan
-from tacache.profile import Host
+from tacache.profile import Origin
 from tacache.schedule import MAX_SKIP
 from tacache.storage.files import Frozen
 from tacache.velocity import euler
@@ -73,7 +73,7 @@ class ReuseOnAnchors(CachingRule[AnchorSettings]):
 
     def candidates(self, recording: Recording, evaluations: int) -> Sequence[AnchorSettings]:
         """The anchors of `make_plan` for the budget, with a longer max_skip where it needs one."""
-        profile = measure(recording.velocities, tuple(recording.times), Host())
+        profile = measure(recording.velocities, tuple(recording.times), Origin())
         longest = max(MAX_SKIP, -(-(recording.steps - 1) // max(1, evaluations - 1)))
         try:
             plan = make_plan(profile, evaluations=evaluations, max_skip=longest, rule="reuse")

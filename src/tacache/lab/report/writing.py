@@ -12,7 +12,7 @@ from tacache.lab.report.readme import fill, marked
 from tacache.lab.report.studies import load, read_study, study, study_name, summarise
 from tacache.lab.report.summary import Summary
 from tacache.lab.report.tables import comma_separated, markdown
-from tacache.storage.files import write_atomically
+from tacache.storage.atomic import write_atomically
 
 ROOM = 24 * 2**20  # bytes, of all pictures on the page
 Files = Sequence[str | os.PathLike[str]]
