@@ -1,6 +1,7 @@
 """`tacache calibrate|fit|generate bagel` on a checkout and weights of the stand-in's."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from tacache import Plan, Profile
 from tacache.cli import app
+from tacache.cli.hosts import prompts_of
 from tests.bagel_stand_in import no_checkout_loaded, write_checkout, write_weights
 
 SIZE = ["--height", 32, "--width", 32]
@@ -35,7 +37,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def where(folder):
-    return ["bagel", "--bagel-path", folder / "Bagel", "--weights", folder / "BAGEL-tiny"]
+    places = f"bagel-path={folder / 'Bagel'}", f"weights={folder / 'BAGEL-tiny'}"
+    return ["bagel", "--load", places[0], "--load", places[1]]
 
 
 @pytest.fixture
@@ -132,17 +135,18 @@ def test_a_prompt_that_fails_does_not_keep_the_others(where, folder, tmp_path, m
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["bagel"], "bagel needs --bagel-path"),
-        (["bagel", "--bagel-path", "CHECKOUT"], "bagel needs --weights"),
-        (["bagel", "--weights", "WEIGHTS"], "bagel needs --bagel-path"),
+        (["bagel"], "bagel needs --load bagel-path=DIR"),
+        (["bagel", "--bagel-path", "CHECKOUT"], "bagel needs --load weights=DIR"),
+        (["bagel", "--weights", "WEIGHTS"], "bagel needs --load bagel-path=DIR"),
         (["bagel", "--bagel-path", "/nowhere", "--weights", "WEIGHTS"], "no folder /nowhere"),
         (["bagel", "--bagel-path", "WEIGHTS", "--weights", "WEIGHTS"], "is no BAGEL checkout"),
         (["bagel", "--bagel-path", "CHECKOUT", "--weights", "CHECKOUT"], "of BAGEL's weights"),
         (["tiny-flux", "--weights", "WEIGHTS"], "go with the model bagel, not tiny-flux"),
-        ([..., "--offload", "model"], "bagel has no --offload"),
-        ([..., "--compile"], "bagel is not compiled"),
+        ([..., "--load", "offload=model"], "bagel has no offload"),
+        ([..., "--load", "compile=true"], "bagel is not compiled"),
+        ([..., "--load", "revision=main"], "bagel is loaded from folders"),
         ([..., "--frames", "5"], "bagel makes pictures"),
-        ([..., "--dtype", "int8"], "unknown dtype 'int8'"),
+        ([..., "--load", "dtype=int8"], "unknown dtype 'int8'"),
         ([..., "--call", "cfg_text_scal=3"], "meant 'cfg_text_scale'?"),
     ],
 )
@@ -157,6 +161,13 @@ def test_mistakes_are_one_line_and_exit_code_2(command, options, message, where,
     assert made.stderr.strip().splitlines()[-1].startswith("tacache: ")
     assert "Traceback" not in made.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_the_models_name_is_no_pipeline(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "diffusers", None)  # BAGEL does not need it
+    (tmp_path / "bagel").mkdir()
+    assert prompts_of("bagel", "calibration") == "calibration"
 
 
 def test_bagel_takes_one_prompt_at_a_time(where):

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tacache.cli import app
-from tacache.cli.bench import _report
+from tacache.cli.bench_table import print_records
 from tacache.lab.bench import read_records
 from tacache.lab.bench.records import Fidelity
 from tests.report_support import record
@@ -94,12 +94,6 @@ def test_a_file_of_another_kind_is_left_alone(few, tmp_path):
     assert notes.read_text() == "do not lose this\n"
 
 
-def test_help_has_examples():
-    shown = run("--help").stdout
-    for text in ("Examples", "tacache bench tiny-flux", "torchrun", "--retry-failed"):
-        assert text in shown
-
-
 def test_the_table_says_what_a_cache_inside_the_model_is_worth(few, tmp_path):
     asked = ["--methods", "diffusers-fbcache,fewer", "--evaluations", "4", "--count", 1]
     made = run(*few, *asked)
@@ -116,9 +110,9 @@ def test_the_table_says_what_a_cache_inside_the_model_is_worth(few, tmp_path):
 
 def test_times_of_a_shared_device_are_told(capsys):
     alone = record("fewer", 4, processes=8, sharing=1)
-    _report([alone], Path("r.jsonl"), ["psnr"], as_json=False)
+    print_records([alone], Path("r.jsonl"), ["psnr"], as_json=False)
     assert "not comparable" not in capsys.readouterr().out
-    _report([alone, record("ab2", 4, processes=8)], Path("r.jsonl"), ["psnr"], as_json=False)
+    print_records([alone, record("ab2", 4, processes=8)], Path("r.jsonl"), ["psnr"], as_json=False)
     assert (
         "8 processes shared a device, so that times are not comparable" in capsys.readouterr().out
     )
@@ -128,7 +122,7 @@ def test_the_table_has_what_was_asked_for_and_says_what_is_not_there(capsys):
     metrics = {"ssim": 0.5, "clip-iqa": "not run: it needs piq"}
     found = {"to_full": Fidelity(drift=0.1, metrics=metrics), "scores": {"following": 0.25}}
     records = [record("ab2", 4).model_copy(update=found)]
-    _report(records, Path("r.jsonl"), ["ssim", "clip-iqa", "following"], as_json=False)
+    print_records(records, Path("r.jsonl"), ["ssim", "clip-iqa", "following"], as_json=False)
     told = capsys.readouterr().out
     assert "0.5000" in told
     assert "0.2500" in told

@@ -222,10 +222,10 @@ def bagel(tmp_path, monkeypatch):
     with stand_in.no_checkout_loaded():
         yield [
             "bagel",
-            "--bagel-path",
-            checkout,
-            "--weights",
-            weights,
+            "--load",
+            f"bagel-path={checkout}",
+            "--load",
+            f"weights={weights}",
             "--height",
             32,
             "--width",

@@ -168,6 +168,8 @@ def test_killed_it_goes_on_where_it_stopped(command, tmp_path, monkeypatch):
         (["--evaluations", "3", "--prompts", "/nowhere.txt"], "/nowhere.txt"),
         (["--evaluations", "3", "--call", "hieght=3"], "hieght"),
         (["--evaluation", "3"], "--evaluation"),
+        (["--evaluations", "3", "--vary", "guidance=2,3,4"], "--vary was removed, because"),
+        (["--call", "num_inference_steps=few"], "num_inference_steps is a whole number, not 'few'"),
     ],
 )
 def test_wrong_options_are_one_line_and_exit_code_2(command, options, message, tmp_path):
@@ -189,45 +191,6 @@ def test_a_multistep_solver_is_fitted(folder, tmp_path):
     assert made.exit_code == 0, made.output
     assert Plan.load(out).host.scheduler == "UniPCMultistepScheduler"
     assert "UniPCMultistepScheduler" in made.output
-
-
-@pytest.mark.parametrize("name", ["guidance", "guidance_scale"])
-def test_prompts_take_varied_values_in_turn(command, name, tmp_path):
-    out = tmp_path / "p.json"
-    made = run(*command, "--evaluations", 3, "--fast", "--vary", f"{name}=2,3.5,5", "-o", out)
-    assert made.exit_code == 0, made.output
-    plan = Plan.load(out)
-    assert plan.varied == {"guidance_scale": (2, 3.5, 5)}
-    assert plan.host.call["guidance_scale"] == 3.5
-    assert "guidance_scale 2, 3.5, 5" in made.output
-    assert "guidance_scale 2, 3.5, 5" in run("show", out).output
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--vary", "guidance_scale"], "--vary takes NAME=V1,V2,V3, not 'guidance_scale'"),
-        (["--vary", "guidance_scale=2,,3"], "--vary takes NAME=V1,V2,V3"),
-        (["--vary", "=2,3"], "--vary takes NAME=V1,V2,V3"),
-        (["--vary", "guidance=2,3", "--guidance", "3"], "guidance_scale is given and varied"),
-        (["--vary", "width=16,32", "--call", "width=32"], "width is given and varied"),
-        (["--vary", "guidence_scale=2,3"], "no argument 'guidence_scale'"),
-        (["--vary", "num_inference_steps=4,6"], "is the same for all runs of a fit"),
-    ],
-)
-def test_wrong_mixes_are_one_line_and_exit_code_2(command, options, message, tmp_path):
-    made = run(*command, "--evaluations", 3, *options, "-o", tmp_path / "out")
-    assert made.exit_code == 2
-    assert message in made.stderr
-    assert made.stderr.strip().splitlines()[-1].startswith("tacache: ")
-    assert not (tmp_path / "out").exists()
-
-
-def test_bagel_is_fitted_at_one_setting(tmp_path):
-    places = ["--bagel-path", tmp_path, "--weights", tmp_path]
-    made = run("fit", "bagel", *places, "--vary", "cfg_text_scale=3,4", "--evaluations", 3)
-    assert made.exit_code == 2
-    assert "BAGEL is fitted at one setting: leave --vary out" in made.stderr
 
 
 def test_where_plans_cannot_go_is_said_before_any_work(command, tmp_path):

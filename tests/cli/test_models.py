@@ -139,7 +139,18 @@ def test_generate_without_a_plan_makes_every_step(folders, tmp_path):
     )
     assert made.exit_code == 0, made.output
     assert "evaluations" not in made.output
+    assert "every step is evaluated" in made.stderr
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_loading_takes_a_dtype_a_device_and_a_variant(folders, tmp_path):
+    PIPELINES["flux"].build().save_pretrained(tmp_path / "model", variant="small")
+    size = [*SIZE, "--steps", 2, "-o", tmp_path / "out"]
+    command = ["generate", tmp_path / "model", "--prompt", "boat", *size]
+    how = [part for one in ("dtype=bfloat16", "device=cpu") for part in ("--load", one)]
+    assert run(*command, *how).exit_code == 2  # there are no files without a variant
+    made = run(*command, *how, "--load", "variant=small")
+    assert made.exit_code == 0, made.output
 
 
 def test_a_pipeline_saved_with_its_plan_follows_it_and_compares_to_full_steps(
@@ -250,8 +261,10 @@ def test_a_plan_of_another_model_is_one_line_and_nothing_written(folders, tmp_pa
         (["calibrate", "{flux}", "--seeds", "a,b"], "whole numbers"),
         (["calibrate", "{flux}", "--call", "heigth=3"], "(meant 'height'?)"),
         (["calibrate", "{flux}", "--call", "height"], "NAME=VALUE"),
-        (["calibrate", "{flux}", "--dtype", "int3"], "unknown dtype 'int3'"),
+        (["calibrate", "{flux}", "--load", "dtype=int3"], "unknown dtype 'int3'"),
         (["calibrate", "{flux}", "--offload", "disk"], "unknown offload 'disk'"),
+        (["calibrate", "{flux}", "--load", "dtyp=float16"], "--load does not know 'dtyp'"),
+        (["generate", "tiny-flux", "--load", "revision=x"], "ships with tacache: leave revision"),
         (["generate", "{flux}"], "nothing to generate"),
         (["generate", "{flux}", "--prompt", "x", "--compare"], "give --plan"),
         (["generate", "{flux}", "--prompt", "x", "--plan", "{empty}"], "is not JSON"),
@@ -284,7 +297,7 @@ def one_line(result) -> str:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--device", "tpu9"], "there is no device 'tpu9' here: "),
+        (["--load", "device=tpu9"], "there is no device 'tpu9' here: "),
         (["--device", "cuda:99"], "there is no device 'cuda:99' here: "),
         (["--height", "0"], "Invalid value for '--height'"),
         (["--guidance", "nan"], "--guidance is a finite number, not nan"),

@@ -14,8 +14,10 @@ from tacache.cli.bench import bench
 from tacache.cli.demo import demo
 from tacache.cli.export import export
 from tacache.cli.fitting import fit
+from tacache.cli.groups import grouped
 from tacache.cli.models import calibrate, generate
 from tacache.cli.plans import plan, pull, push, show
+from tacache.cli.printing import say, tell
 from tacache.cli.report import report
 from tacache.errors import TACacheError
 
@@ -27,7 +29,7 @@ EXTRAS = dict.fromkeys(("diffusers", "transformers", "PIL", "huggingface_hub"), 
 
 
 class Commands(TyperGroup):
-    """Ends on a user's error with one line and exit code 2."""
+    """A group of commands that ends on a user's error with one line and exit code 2."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Read the options before the command."""
@@ -35,7 +37,7 @@ class Commands(TyperGroup):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command of one word or, as `plan push`, of two."""
+        """Find the command of one word or, as `plan push`, of two."""
         two = " ".join(args[:2])
         return super().resolve_command(ctx, [two, *args[2:]] if two in self.commands else args)
 
@@ -47,14 +49,14 @@ class Commands(TyperGroup):
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Say what the user did wrong in one line on standard error, and exit with 2."""
+    """Turn what the user did wrong into one line on standard error and exit code 2."""
     try:
         yield
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        print("tacache: stopped", file=sys.stderr)
+        tell("tacache: stopped")
         raise typer.Exit(130) from None
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
@@ -71,7 +73,7 @@ def one_line_errors() -> Iterator[None]:
 
 def fail(message: str) -> NoReturn:
     """End with one line and exit code 2."""
-    print(f"tacache: {' '.join(message.split())}", file=sys.stderr)
+    tell(f"tacache: {message}")
     raise typer.Exit(2)
 
 
@@ -100,7 +102,7 @@ app = typer.Typer(
 
 def _version(show: bool) -> None:
     if show:
-        print(f"tacache {tacache.__version__}")
+        say(f"tacache {tacache.__version__}")
         raise typer.Exit()
 
 
@@ -113,13 +115,13 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Options that stand before a command; the application's help is on the application."""
+    """Read the options that stand before a command."""
 
 
 for command in (demo, calibrate, plan, fit, show, generate, bench, export, report):
-    app.command()(command)
-app.command("plan push")(push)
-app.command("plan pull")(pull)
+    app.command()(grouped(command))
+app.command("plan push")(grouped(push))
+app.command("plan pull")(grouped(pull))
 
 
 def main() -> None:

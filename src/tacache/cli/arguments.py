@@ -1,46 +1,41 @@
-"""From options to a pipeline's arguments, and what stands around its runs on the command line."""
+"""From the text of an option to its value, and checks that come before any work."""
 
 import json
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tacache.errors import TACacheError, first_line
-from tacache.models import EMBEDDED, default_call, steady_threads
 from tacache.prompts import check_seeds
 
 
-def call_arguments(
-    model: str, more: list[str] | None, remembered: dict[str, Any] | None = None, **options: Any
-) -> dict[str, Any]:
-    """The pipeline's arguments: the model's defaults, then a plan's, our options, and --call."""
-    names = argument_names(model)
-    given = {names.get(k, k): value for k, value in options.items() if value is not None}
-    return {**default_call(model), **(remembered or {}), **given, **parsed(more)}
+def named_values(option: str, pairs: list[str] | None) -> list[tuple[str, str]]:
+    """Return the names and the texts of an option that takes NAME=VALUE."""
+    found = []
+    for pair in pairs or []:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise TACacheError(f"{option} takes NAME=VALUE, not {pair!r}")
+        found.append((name, text))
+    return found
 
 
-def argument_names(model: str) -> dict[str, str]:
-    """What the model's pipeline calls those of our options that have another name there."""
-    own = "true_cfg_scale" if "true_cfg_scale" in default_call(model) else "guidance_scale"
-    return {"steps": "num_inference_steps", "frames": "num_frames", "guidance": own}
+def parsed(pairs: list[str] | None) -> dict[str, Any]:
+    """Return the arguments of --call; a value is JSON where it reads as such, and else text."""
+    return {name: json_or_text(text) for name, text in named_values("--call", pairs)}
 
 
-def parsed(more: list[str] | None) -> dict[str, Any]:
-    """The arguments of --call, each JSON where it reads as such and else text."""
-    call: dict[str, Any] = {}
-    for pair in more or []:
-        name, found, text = pair.partition("=")
-        if not found:
-            raise TACacheError(f"--call takes NAME=VALUE, not {pair!r}")
-        try:
-            call[name] = json.loads(text)
-        except json.JSONDecodeError:
-            call[name] = text
-    return call
+def json_or_text(text: str) -> Any:
+    """Return the value that a text stands for."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 def numbers(text: str) -> list[int]:
-    """The numbers of an option such as 0,1,2."""
+    """Return the numbers of an option such as 0,1,2."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
@@ -48,22 +43,28 @@ def numbers(text: str) -> list[int]:
 
 
 def seeds_of(text: str) -> list[int]:
-    """The seeds of an option, each once."""
+    """Return the seeds of an option, none of which may be given twice."""
     found = numbers(text)
     check_seeds(found)
     return found
 
 
+def words(text: str) -> list[str]:
+    """Return the words of an option such as psnr,ssim."""
+    return [word.strip() for word in text.split(",")]
+
+
+def check_folder(path: Path) -> None:
+    """Stop before the work where its files could not be put into this folder."""
+    if path.exists() and not path.is_dir():
+        raise TACacheError(f"{path} is a file, and a folder is needed: name another")
+
+
 @contextmanager
 def naming(pipe: Any) -> Iterator[None]:
-    """What a pipeline raises on arguments it cannot use, in one line with its name."""
+    """Turn what a pipeline raises on arguments it cannot use into one line with its name."""
     try:
         yield
     except (TypeError, ValueError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise TACacheError(f"{type(pipe).__name__} failed: {reason}") from error
-
-
-def threads(model: str, pipe: Any) -> AbstractContextManager[None]:
-    """The threads a model runs with: as they are, but for the small ones that ship."""
-    return steady_threads(pipe) if model in EMBEDDED else nullcontext()

@@ -1,59 +1,62 @@
 """`tacache demo`."""
 
 import importlib.util
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tacache import models
-from tacache.cli.arguments import numbers
-from tacache.cli.options import Json, check_folder, print_json
-from tacache.cli.render import plan_view, strip
+from tacache.cli.arguments import check_folder, numbers
+from tacache.cli.options import CALLED, Json
+from tacache.cli.printing import print_json, say, show
+from tacache.cli.render import ANCHOR, SKIP, strip
 from tacache.errors import HostError, TACacheError
 from tacache.plan import Plan
 from tacache.profile import Profile
 from tacache.schedule import MAX_SKIP, walk
 
 if TYPE_CHECKING:
-    from tacache.lab.demo.analytic import Demo
     from tacache.lab.demo.run import Comparison, ModelDemo
 
 MODEL, VIDEO_MODEL = "tiny-flux", "tiny-wan"
 
 
+@dataclass(frozen=True)
+class Run:
+    """How the full runs are made."""
+
+    PANEL: ClassVar = CALLED
+    steps: Annotated[int, typer.Option(min=10, help="Steps of the full run.")] = 50
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0
+
+
 def demo(
     prompts: Annotated[
-        list[str] | None, typer.Argument(help="What to draw (default: six prompts).")
+        list[str] | None,
+        typer.Argument(help='What to draw, such as "a red apple" (default: six prompts).'),
     ] = None,
+    *,
     evaluations: Annotated[
-        str | None,
-        typer.Option(
-            help="Budgets, with commas between (default: 25,13,10,7; --analytic also 17)."
-        ),
+        str | None, typer.Option(help="Budgets, such as 13,7 (default: 25,13,10,7).")
     ] = None,
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure a profile anew; one ships.")
-    ] = False,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where files go.")] = Path("demo"),
-    steps: Annotated[int, typer.Option(min=10, help="Steps of the full run.")] = 50,
-    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
-    analytic: Annotated[
-        bool, typer.Option("--analytic", help="A flow with a known velocity, and no model.")
-    ] = False,
     video: Annotated[
         bool, typer.Option("--video", help="Clips instead of pictures, as GIF and MP4.")
     ] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure a new profile instead of the shipped one.")
+    ] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for files.")] = Path("demo"),
+    run: Run,
     as_json: Json = False,
 ) -> None:
     """Draw pictures with the embedded model: full steps beside TACache, with times and fidelity.
 
-    Writes the pictures or clips, their numbers (demo.json) and a page to look at (index.html);
-    with --analytic a profile and plans alone.
+    The folder gets the pictures or clips, their numbers (demo.json) and a page (index.html).
 
     [bold]Examples[/bold]
 
@@ -62,10 +65,23 @@ def demo(
     tacache demo "a red apple" --evaluations 10
 
     tacache demo --video "a cat moves to the left"
-
-    tacache demo --analytic --out demo
     """
-    from tacache.lab.demo import analytic as flow_demo
+    check_folder(out)
+    model = VIDEO_MODEL if video else MODEL
+    if evaluations:
+        budgets = checked_budgets(numbers(evaluations), run.steps)
+    else:
+        budgets = default_budgets(run.steps, (25, 13, 10, 7))
+    check_packages(model)
+    asked = comparison_of(model, prompts, budgets, run)
+    made = draw(model, asked, out, calibrate=calibrate, progress=not as_json)
+    return print_json(made.model_dump()) if as_json else _print_model_demo(made, out)
+
+
+def comparison_of(
+    model: str, prompts: list[str] | None, budgets: Sequence[int], run: Run
+) -> "Comparison":
+    """Return what the demo compares: prompts, budgets and the model's call."""
     from tacache.lab.demo.run import (
         CALIBRATION,
         PROMPTS,
@@ -74,53 +90,32 @@ def demo(
         Comparison,
     )
 
-    check_folder(out)
-    if video and analytic:
-        raise TACacheError("the analytic flow makes no clips: leave out --video or --analytic")
-    model = VIDEO_MODEL if video else MODEL
-    asked = checked_budgets(numbers(evaluations), steps) if evaluations else None
-    missing = None if analytic else missing_for_demo(model)
-    if analytic or missing:
-        if prompts or video:
-            raise TACacheError(missing or "the analytic flow draws no prompts: leave them out")
-        if missing:
-            print(f"tacache: {missing}; this runs on an analytic flow instead", file=sys.stderr)
-        budgets = asked or default_budgets(steps, (25, 17, 13, 10, 7))
-        result = flow_demo.run_demo(
-            out, steps=steps, budgets=budgets, seed=seed, progress=not as_json
-        )
-        return print_json(result.model_dump()) if as_json else _print_demo(result, out)
-    comparison = Comparison(
+    video = model == VIDEO_MODEL
+    return Comparison(
         prompts or (VIDEO_PROMPTS if video else PROMPTS),
-        asked or default_budgets(steps, (25, 13, 10, 7)),
-        {**models.default_call(model), "num_inference_steps": steps},
-        seed,
+        budgets,
+        {**models.default_call(model), "num_inference_steps": run.steps},
+        run.seed,
         VIDEO_CALIBRATION if video else CALIBRATION,
         models.embedded(model).fps,
     )
-    made = draw(model, comparison, out, calibrate=calibrate, progress=not as_json)
-    return print_json(made.model_dump()) if as_json else _print_model_demo(made, out)
 
 
-def missing_for_demo(model: str) -> str | None:
-    """What keeps the embedded model from running here, in words; None where nothing does."""
-    try:
-        models.check(model)
-    except HostError as error:
-        return str(error)
+def check_packages(model: str) -> None:
+    """Stop with what to install where the model or its page cannot be made here."""
+    models.check(model)
     for package in ("torchmetrics", "jinja2"):
         if importlib.util.find_spec(package) is None:
-            return f"{model}'s demo needs the package {package}: {models.INSTALL}"
-    return None
+            raise HostError(f"{model}'s demo needs the package {package}: {models.INSTALL}")
 
 
 def default_budgets(steps: int, of_50: Sequence[int]) -> list[int]:
-    """Budgets in proportion to the steps, none below what the longest interval allows."""
+    """Return budgets in proportion to the steps, none below what the longest interval allows."""
     return checked_budgets([max(_fewest(steps), steps * share // 50) for share in of_50], steps)
 
 
 def checked_budgets(budgets: Sequence[int], steps: int) -> list[int]:
-    """Each budget once, the largest first; one that no plan can have stops before the long part."""
+    """Return each budget once, the largest first; refuse one that no plan can have."""
     few = _fewest(steps)
     for budget in budgets:
         if not few <= budget <= steps:
@@ -150,50 +145,18 @@ def draw(
     return made
 
 
-def _print_demo(result: "Demo", out: Path) -> None:
-    console = Console()
-    console.print(_demo_table(result))
-    middle = Plan.load(result.plans[len(result.plans) // 2])
-    console.print(plan_view(middle))
-    print(f"Files are in {out}/; next: tacache show {result.profile}")
-
-
-def _demo_table(result: "Demo") -> Table:
-    table = Table(
-        title=f"Distance to the {result.steps}-step result, mean of {result.samples} samples",
-        caption="This runs on an analytic flow, a Gaussian mixture of pictures whose exact "
-        "velocity is known.",
-    )
-    for heading in (
-        "evaluations",
-        "speedup",
-        "TACache",
-        "reuse, same anchors",
-        "fewer Euler steps",
-    ):
-        table.add_column(heading, justify="right")
-    for row in result.rows:
-        table.add_row(
-            str(row.evaluations),
-            f"{row.speedup:.2f}x",
-            *(f"{value:.2%}" for value in (row.tasu, row.reuse, row.fewer_steps)),
-        )
-    return table
-
-
 def _print_model_demo(made: "ModelDemo", out: Path) -> None:
     from tacache.lab.demo.run import can_encode
 
-    console = Console()
-    console.print(_model_table(made))
+    show(_model_table(made))
     for budget in made.budgets:
         if budget.plan is not None:
-            console.print(f"{budget.evaluations:4d}  {strip(Plan.load(out / budget.plan))}")
-    console.print("      █ evaluated   · reconstructed", style="dim")
+            show(f"{budget.evaluations:4d}  {strip(Plan.load(out / budget.plan))}")
+    show(Text(f"      {ANCHOR} evaluated   {SKIP} reconstructed", style="dim"))
     if made.fps is not None:
         also = " and .mp4" if can_encode() else "; as MP4 too after: pip install 'imageio[ffmpeg]'"
-        print(f"Side by side: {out / 'clips'}/*-side-by-side.gif{also}")
-    print(f"Look at {out / 'index.html'}; next: tacache show {out / made.profile}")
+        say(f"Side by side: {out / 'clips'}/*-side-by-side.gif{also}")
+    say(f"Look at {out / 'index.html'}; next: tacache show {out / made.profile}")
 
 
 def _model_table(made: "ModelDemo") -> Table:

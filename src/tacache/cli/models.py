@@ -1,67 +1,62 @@
 """`tacache calibrate` and `tacache generate`: commands that run a model."""
 
-import sys
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
-from rich.console import Console
 
-from tacache.cli import bagel
-from tacache.cli.arguments import call_arguments, naming, parsed, seeds_of, threads
+from tacache.cli import bagel, hosts
+from tacache.cli.arguments import check_folder, seeds_of
 from tacache.cli.options import (
+    CALLED,
+    OUTPUT,
     PROMPTS_HELP,
-    Compiled,
-    Device,
-    Dtype,
-    Frames,
-    Guidance,
-    Height,
+    SAMPLES,
+    Call,
+    Count,
+    FirstSeed,
+    FullCall,
     Json,
+    Load,
     Model,
-    More,
-    Offload,
-    Width,
-    check_folder,
-    print_json,
+    Prompts,
+    Seeds,
 )
+from tacache.cli.printing import print_json, say, show, tell
 from tacache.cli.render import profile_view
 from tacache.errors import TACacheError
-from tacache.models import EMBEDDED, frame_rate, own_prompts
+from tacache.models import EMBEDDED
 from tacache.plan import Plan
 from tacache.profile import Profile
 from tacache.prompts import read_prompts
 
 NOTHING_TO_COMPARE = "--compare sets a plan against full steps: give --plan"
+ALL_STEPS = "No plan is given, so every step is evaluated; --plan FILE makes this faster."
 
 
 def calibrate(
     model: Model,
-    prompts: Annotated[str, typer.Option(help=PROMPTS_HELP)] = "calibration",
-    count: Annotated[int | None, typer.Option(min=1, help="Use the first COUNT prompts.")] = None,
-    seeds: Annotated[str, typer.Option(help="Seeds; every prompt runs with each.")] = "0",
-    steps: Annotated[int, typer.Option(min=2, help="Steps of the full run.")] = 50,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples a call.")] = 1,
+    *,
+    prompts: Prompts = "calibration",
+    count: Count = None,
+    seeds: Seeds = "0",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The profile file (default: MODEL's name).")
+        Path | None,
+        typer.Option("--out", "-o", help="The profile file (default: named after MODEL)."),
     ] = None,
-    height: Height = None,
-    width: Width = None,
-    frames: Frames = None,
-    guidance: Guidance = None,
-    more: More = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    offload: Offload = None,
-    compiled: Compiled = False,
-    bagel_path: bagel.BagelPath = None,
-    weights: bagel.Weights = None,
+    call: FullCall,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Samples in one call.", rich_help_panel=CALLED)
+    ] = 1,
+    load: Load,
     as_json: Json = False,
 ) -> None:
-    """Measure a model's full-step runs into a profile. Killed, it goes on where it stopped.
+    """Measure a model's full-step runs and write them to a profile.
 
-    Under torchrun or accelerate launch the prompts are shared out between the processes.
+    A run that was killed goes on where it stopped. Under torchrun or accelerate launch the
+    processes share the prompts.
 
     [bold]Examples[/bold]
 
@@ -71,32 +66,17 @@ def calibrate(
 
     torchrun --nproc-per-node 4 -m tacache calibrate MODEL --prompts mine.txt -o m.profile.json
 
-    tacache calibrate bagel --bagel-path Bagel --weights BAGEL-7B-MoT --guidance 4 --count 8
+    tacache calibrate bagel --load bagel-path=Bagel --load weights=BAGEL-7B-MoT --guidance 4
     """
-    is_bagel = bagel.is_asked(model, bagel_path, weights)
-    texts = read_prompts(prompts if is_bagel else own_prompts(model, prompts))[:count]
-    target = Profile.check_target(out or Path(f"{Path(model).name}.profile.json"))
-    kept = target.with_name(f"{target.name}.runs")
-    given: dict[str, Any] = {"steps": steps, "height": height, "width": width, "frames": frames}
-    work: dict[str, Any] = {"seeds": seeds_of(seeds), "resume": kept, "progress": not as_json}
-    if is_bagel:
-        import tacache.bagel as host
-
-        bagel.check_batch(batch_size)
-        call = bagel.call_arguments(parsed(more), guidance=guidance, **given)
-        asked = bagel.Asked(bagel_path, weights, dtype, device, offload, compiled)
-        profile = host.calibrate(bagel.load(asked), texts, **work, **call)
-        _write_profile(profile, target, kept, as_json)
-        return
-    from tacache.diffusers import calibration
-    from tacache.diffusers.loading import Loading, load_pipeline
     from tacache.work.processes import Processes
 
-    call = call_arguments(model, more, guidance=guidance, **given)
-    pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
-    pipe.set_progress_bar_config(disable=True)
-    with threads(model, pipe), naming(pipe):
-        profile = calibration.calibrate(pipe, texts, batch_size=batch_size, **work, **call)
+    asked = load.checked(model)
+    texts = read_prompts(hosts.prompts_of(model, prompts))[:count]
+    target = Profile.check_target(out or Path(f"{Path(model).name}.profile.json"))
+    kept = target.with_name(f"{target.name}.runs")
+    arguments = hosts.call_arguments(model, call)
+    work = {"seeds": seeds_of(seeds), "resume": kept, "progress": not as_json}
+    profile = hosts.calibrate(model, asked, texts, arguments, batch_size=batch_size, **work)
     if Processes.current().rank == 0:
         _write_profile(profile, target, kept, as_json)
 
@@ -105,130 +85,109 @@ def _write_profile(profile: Profile, target: Path, kept: Path, as_json: bool) ->
     profile.save(target)
     kept.unlink(missing_ok=True)
     if as_json:
-        print_json({"file": str(target), **profile.model_dump()})
-    else:
-        Console().print(profile_view(profile))
-        budget = max(2, profile.steps // 4)
-        print(f"Written to {target}; next: tacache plan {target} --evaluations {budget}")
+        return print_json({"file": str(target), **profile.model_dump()})
+    show(profile_view(profile))
+    budget = max(2, profile.steps // 4)
+    say(f"Written to {target}; next: tacache plan {target} --evaluations {budget}")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Which prompts are drawn, and how often."""
+
+    PANEL: ClassVar = SAMPLES
+    count: Count = None
+    number: Annotated[int, typer.Option("-n", min=1, help="Outputs for each prompt.")] = 1
+    seed: FirstSeed = 0
+
+    def jobs(self, texts: Sequence[str]) -> list[tuple[int, str, int]]:
+        """Return the number, the prompt and the seed of every output."""
+        seeds = range(self.seed, self.seed + self.number)
+        return [(i, text, seed) for i, text in enumerate(texts) for seed in seeds]
+
+
+@dataclass(frozen=True)
+class Clips:
+    """How clips are written."""
+
+    PANEL: ClassVar = OUTPUT
+    gif: Annotated[bool, typer.Option(help="Write clips as GIF instead of MP4.")] = False
+    fps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Frames a second of a clip (default: the model's, or 16)."),
+    ] = None
 
 
 def generate(
     model: Model,
+    *,
     plan: Annotated[
-        Path | None, typer.Option(help="A plan file (default: as saved, else none).")
-    ] = None,
-    prompt: Annotated[list[str] | None, typer.Option(help="A prompt; may be repeated.")] = None,
-    prompts: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
-            help=f"{PROMPTS_HELP} Default for these two: their test set, unless --prompt."
+            help="A plan file. Without one a pipeline follows the plan it was saved with, and "
+            "else runs all steps."
         ),
     ] = None,
-    count: Annotated[
-        int | None, typer.Option(min=1, help="Use the first COUNT of the prompts.")
+    prompt: Annotated[
+        list[str] | None, typer.Option(help='A prompt, such as "a red fox"; may be repeated.')
     ] = None,
-    number: Annotated[int, typer.Option("-n", min=1, help="Outputs a prompt.")] = 1,
-    seed: Annotated[int, typer.Option(help="The first seed; the others count on.")] = 0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where files go.")] = Path("out"),
+    prompts: Annotated[
+        str | None, typer.Option(help=f"{PROMPTS_HELP} These two draw their test set by default.")
+    ] = None,
     compare: Annotated[
         bool, typer.Option(help="Also run full steps; write them beside, with PSNR and times.")
     ] = False,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps (default: the plan's).")] = None,
-    height: Height = None,
-    width: Width = None,
-    frames: Frames = None,
-    guidance: Guidance = None,
-    more: More = None,
-    gif: Annotated[bool, typer.Option(help="Write clips as GIF instead of MP4.")] = False,
-    fps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Frames a second of a clip (default: the model's, or 16)."),
-    ] = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    offload: Offload = None,
-    compiled: Compiled = False,
-    bagel_path: bagel.BagelPath = None,
-    weights: bagel.Weights = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for files.")] = Path("out"),
+    drawn: Drawn,
+    call: Call,
+    load: Load,
+    clips: Clips,
     as_json: Json = False,
 ) -> None:
-    """Generate pictures or clips with a plan; arguments default to those it was calibrated with.
+    """Generate pictures or clips, with the arguments that the plan was calibrated with.
 
     [bold]Examples[/bold]
 
-    tacache generate tiny-flux --prompt "a red apple"
-
-    tacache generate tiny-flux --plan tiny.plan.json --count 4 --compare
+    tacache generate tiny-flux --plan tiny.plan.json --prompt "a red apple"
 
     tacache generate black-forest-labs/FLUX.1-dev --plan flux.plan.json --prompt "a red fox" -n 4
 
     tacache generate ./my-model --plan m.plan.json --prompts test --compare -o compared
-
-    tacache generate bagel --bagel-path Bagel --weights W --plan b.plan.json --prompt "a red fox"
     """
-    if not prompt and prompts is None and model in EMBEDDED:
-        prompts = "test"
-    is_bagel = bagel.is_asked(model, bagel_path, weights)
-    source = prompts if prompts is None or is_bagel else own_prompts(model, prompts)
-    texts = [*(prompt or []), *(read_prompts(source) if source else [])][:count]
+    asked, texts = load.checked(model), _texts(model, prompt, prompts)[: drawn.count]
     if not texts:
         raise TACacheError("there is nothing to generate: give --prompt or --prompts")
     check_folder(out)
     followed = None if plan is None else Plan.load(plan)
-    if compare and followed is None and (is_bagel or model in EMBEDDED):
+    if compare and followed is None and model in (bagel.NAME, *EMBEDDED):
         raise TACacheError(NOTHING_TO_COMPARE)
-    jobs = [(i, text, seed + j) for i, text in enumerate(texts) for j in range(number)]
-    given: dict[str, Any] = {"steps": steps, "height": height, "width": width, "frames": frames}
-    if is_bagel:
-        remembered = bagel.remembered_call(followed)
-        call = bagel.call_arguments(parsed(more), remembered, guidance=guidance, **given)
-        asked = bagel.Asked(bagel_path, weights, dtype, device, offload, compiled)
+    arguments = hosts.call_arguments(model, call, followed)
+    host = hosts.load(model, asked, bars=not as_json)
+    if followed is None and not hosts.carries_plan(host):
+        _say_all_steps(compare, as_json)
+    how: dict[str, Any] = {"clip_suffix": ".gif" if clips.gif else ".mp4", "fps": clips.fps}
+    with hosts.threads(model, host):
         warming = texts[0] if compare else None
-        make_one = bagel.generator(bagel.load(asked), followed, call, warming, out)
-        made, failed = _generate_all(make_one, jobs, quiet=as_json)
-    else:
-        from tacache.diffusers.generation import Request, warm_up
-        from tacache.diffusers.loading import Loading, load_pipeline
-
-        call = call_arguments(model, more, _remembered_call(followed), guidance=guidance, **given)
-        pipe = load_pipeline(model, Loading(dtype, device, offload, compiled))
-        pipe.set_progress_bar_config(disable=as_json)
-        if compare and followed is None and getattr(pipe.scheduler, "plan", None) is None:
-            raise TACacheError(NOTHING_TO_COMPARE)
-        suffix = ".gif" if gif else ".mp4"
-        request = Request(followed, call, compare, suffix, fps or frame_rate(model))
-        make_one = _generator(pipe, request, out)
-        with threads(model, pipe):
-            if compare:
-                warm_up(pipe, texts[0], call)
-            made, failed = _generate_all(make_one, jobs, quiet=as_json)
-    if as_json:
-        print_json({"outputs": [one.model_dump() for one in made], "failed": failed})
-    if failed:
-        raise typer.Exit(1)
+        make_one = hosts.generator(model, host, followed, arguments, out, warming=warming, **how)
+        _generate_all(make_one, drawn.jobs(texts), as_json)
 
 
-def _generator(pipe: Any, request: Any, out: Path) -> Callable[[int, str, int], Any]:
-    """A function that makes the output of a prompt's number, text and seed."""
-    from tacache.diffusers.fingerprint import check_host
-    from tacache.diffusers.generation import file_stem, generate
-
-    if request.plan is not None:
-        check_host(pipe, request.plan)
-    return lambda i, text, seed: generate(pipe, text, seed, request, out / file_stem(i, text, seed))
+def _texts(model: str, prompt: list[str] | None, prompts: str | None) -> list[str]:
+    """Return the prompts themselves and those of a set; a model that ships has a set of its own."""
+    if not prompt and prompts is None and model in EMBEDDED:
+        prompts = "test"
+    return [*(prompt or []), *(read_prompts(hosts.prompts_of(model, prompts)) if prompts else [])]
 
 
-def _remembered_call(plan: Plan | None) -> dict[str, Any]:
-    """The arguments the plan was calibrated with; the plan's own number of steps without any."""
-    if plan is None:
-        return {}
-    return {"num_inference_steps": plan.steps, **(plan.host.call or {})}
+def _say_all_steps(compare: bool, as_json: bool) -> None:
+    if compare:
+        raise TACacheError(NOTHING_TO_COMPARE)
+    if not as_json:
+        tell(ALL_STEPS)
 
 
-def _generate_all(
-    make_one: Callable[[int, str, int], Any], jobs: list[tuple[int, str, int]], *, quiet: bool
-) -> tuple[list[Any], list[dict[str, Any]]]:
-    """Every job's output; one that fails is named and does not keep the others from running."""
+def _generate_all(make_one: hosts.MakeOne, jobs: list[tuple[int, str, int]], as_json: bool) -> None:
+    """Make every output; one that fails is named and does not keep the others from running."""
     made, failed = [], []
     for i, text, seed in jobs:
         try:
@@ -237,12 +196,15 @@ def _generate_all(
             raise  # the plan or the call is wrong, and would be for every prompt
         except Exception as error:
             failed.append({"prompt": text, "seed": seed, "error": str(error)})
-            print(f"tacache: {text!r} with seed {seed} failed: {error}", file=sys.stderr)
+            tell(f"tacache: {text!r} with seed {seed} failed: {error}")
             continue
         made.append(output)
-        if not quiet:
-            print(_output_line(output))
-    return made, failed
+        if not as_json:
+            say(_output_line(output))
+    if as_json:
+        print_json({"outputs": [one.model_dump() for one in made], "failed": failed})
+    if failed:
+        raise typer.Exit(1)
 
 
 def _output_line(output: Any) -> str:

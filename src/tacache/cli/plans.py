@@ -1,13 +1,15 @@
 """`tacache plan` (and its `push` and `pull`) and `tacache show`: no model is run."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
-from rich.console import Console
 
-from tacache.cli.options import Json, print_json
+from tacache.cli.options import Json
+from tacache.cli.printing import print_json, say
+from tacache.cli.printing import show as show_view
 from tacache.cli.render import plan_view, profile_view
 from tacache.errors import TACacheError
 from tacache.plan import Plan, make_plan
@@ -18,19 +20,36 @@ from tacache.schedule import MAX_SKIP
 from tacache.storage import hub
 
 
+@dataclass(frozen=True)
+class Paper:
+    """What the paper calls the settings of a plan."""
+
+    PANEL: ClassVar = "The paper's settings"
+    tau_k: Annotated[
+        float | None, typer.Option(help="Magnitude threshold, such as 0.04, with --tau-d.")
+    ] = None
+    tau_d: Annotated[
+        float | None, typer.Option(help="Direction threshold, such as 0.4, with --tau-k.")
+    ] = None
+    ratio: Annotated[float | None, typer.Option(help="Keep tau_d = RATIO * tau_k.")] = None
+    max_skip: Annotated[int, typer.Option(help="Longest interval, the paper's H_max.")] = MAX_SKIP
+    rule: Annotated[str, typer.Option(help=f"One of {', '.join(PROFILE_RULES)}.")] = "tasu"
+
+
 def plan(
     profile: Annotated[Path, typer.Argument(help="A profile file.", show_default=False)],
+    *,
+    evaluations: Annotated[
+        int | None, typer.Option(help="The budget: evaluations in one run, such as 13.")
+    ] = None,
+    speedup: Annotated[
+        float | None, typer.Option(help="The same as steps / evaluations, such as 4.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="The plan file (default: beside the profile)."),
     ] = None,
-    evaluations: Annotated[int | None, typer.Option(help="The budget: evaluations a run.")] = None,
-    speedup: Annotated[float | None, typer.Option(help="The same as steps / evaluations.")] = None,
-    tau_k: Annotated[float | None, typer.Option(help="Magnitude threshold, with --tau-d.")] = None,
-    tau_d: Annotated[float | None, typer.Option(help="Direction threshold, with --tau-k.")] = None,
-    ratio: Annotated[float | None, typer.Option(help="Keep tau_d = RATIO * tau_k.")] = None,
-    max_skip: Annotated[int, typer.Option(help="Longest interval, the paper's H_max.")] = MAX_SKIP,
-    rule: Annotated[str, typer.Option(help=f"One of {', '.join(PROFILE_RULES)}.")] = "tasu",
+    paper: Paper,
     as_json: Json = False,
 ) -> None:
     """Turn a profile into a plan: by a budget, a speedup or the paper's thresholds.
@@ -48,18 +67,18 @@ def plan(
         Profile.load(profile),
         evaluations=evaluations,
         speedup=speedup,
-        tau_k=tau_k,
-        tau_d=tau_d,
-        ratio=ratio,
-        max_skip=max_skip,
-        rule=rule,  # type: ignore[arg-type]  # make_plan names the rules there are
+        tau_k=paper.tau_k,
+        tau_d=paper.tau_d,
+        ratio=paper.ratio,
+        max_skip=paper.max_skip,
+        rule=paper.rule,  # type: ignore[arg-type]  # make_plan names the rules there are
     )
     made.save(target)
     if as_json:
         print_json({"file": str(target), **_plan_facts(made)})
     else:
-        Console().print(plan_view(made))
-        print(f"Written to {target}")
+        show_view(plan_view(made))
+        say(f"Written to {target}")
 
 
 def push(
@@ -87,8 +106,8 @@ def push(
     if as_json:
         return print_json({"file": file, "commit": address, "card": carded})
     if not carded:
-        print(f"{repo} has a card that tacache did not write: it was left as it is")
-    print(f"{file} is in {address}")
+        say(f"{repo} has a card that tacache did not write: it was left as it is")
+    say(f"{file} is in {address}")
 
 
 def pull(
@@ -116,8 +135,8 @@ def pull(
     if as_json:
         print_json({"file": str(target), **_plan_facts(pulled)})
     else:
-        Console().print(plan_view(pulled))
-        print(f"Written to {target}")
+        show_view(plan_view(pulled))
+        say(f"Written to {target}")
 
 
 def show(
@@ -144,13 +163,13 @@ def show(
     if as_json:
         print_json(_plan_facts(shown) if isinstance(shown, Plan) else shown.model_dump())
     elif isinstance(shown, Plan):
-        Console().print(plan_view(shown))
+        show_view(plan_view(shown))
     else:
-        Console().print(profile_view(shown))
+        show_view(profile_view(shown))
 
 
 def _load_any(path: Path) -> Profile | Plan:
-    """A profile or a plan, by the format its file names."""
+    """Load a profile or a plan, whichever the file says it is."""
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
         content = json.loads(text)
@@ -169,7 +188,7 @@ def _plan_path(profile: Path) -> Path:
 
 
 def _stem(file: Path) -> str:
-    """A profile's or plan's name without its suffixes."""
+    """Return the name of a profile or plan file without its suffixes."""
     return file.name.removesuffix(".json").removesuffix(".profile").removesuffix(".plan")
 
 

@@ -17,9 +17,9 @@ ROWS, COLUMNS = 6, 64
 
 
 def curve(values: Sequence[float], title: str) -> Text:
-    """One dot a step, between the smallest and the largest value, which stand on the left.
+    """Draw values as dots, one for each step, with the largest and the smallest on the left.
 
-    Where there are more steps than columns, one dot for the mean of neighbouring steps.
+    Where there are more steps than columns, a dot stands for the mean of neighbouring steps.
     """
     group = -(-len(values) // COLUMNS)
     values = [_mean(values[i : i + group]) for i in range(0, len(values), group)]
@@ -38,12 +38,12 @@ def curve(values: Sequence[float], title: str) -> Text:
 
 
 def strip(plan: Plan) -> str:
-    """The run step by step: a block where the model is evaluated, a dot where it is not."""
+    """Return a run step by step: a block where the model is evaluated, a dot where it is not."""
     return "".join(ANCHOR if n in plan.anchors else SKIP for n in range(plan.steps))
 
 
 def profile_view(profile: Profile) -> RenderableType:
-    """What was measured: its source and both indicators."""
+    """Show what was measured: its source and both indicators."""
     return Group(
         _facts(
             ("profile of", _host(profile)),
@@ -61,7 +61,7 @@ def profile_view(profile: Profile) -> RenderableType:
 
 
 def plan_view(plan: Plan) -> RenderableType:
-    """What is decided: the budget, the thresholds and the strip of anchors and skips."""
+    """Show what is decided: the budget, the thresholds, and the strip of anchors and skips."""
     facts = [
         ("plan for", _host(plan)),
         ("rule", plan.rule),
@@ -89,7 +89,7 @@ def plan_view(plan: Plan) -> RenderableType:
 
 
 def frontier_view(frontier: Frontier) -> RenderableType:
-    """What each budget reaches on the samples held out from its fit."""
+    """Show what each budget reaches on the samples held out from its fit."""
     table = Table("evaluations", "speedup", "PSNR, dB", "drift", "plan", box=None)
     for point in frontier.points:
         fidelity = "-" if point.psnr is None else f"{point.psnr:.2f}"

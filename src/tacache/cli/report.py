@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tacache.cli.options import Json, print_json
+from tacache.cli.options import Json
+from tacache.cli.printing import print_json, say
 
 
 def report(
@@ -50,6 +51,6 @@ def report(
     if as_json:
         return print_json({"files": [str(path) for path in written], "changed": bool(changed)})
     if into:
-        print(f"{into} {'has new tables' if changed else 'is as it was measured'}")
+        say(f"{into} {'has new tables' if changed else 'is as it was measured'}")
     if target:
-        print(f"{len(written)} files in {target}; look at {target / 'index.html'}")
+        say(f"{len(written)} files in {target}; look at {target / 'index.html'}")

@@ -25,6 +25,8 @@ class Loading(NamedTuple):
     device: str | None = None
     offload: str | None = None
     compile: bool = False
+    revision: str | None = None  # a branch, tag or commit on the hub
+    variant: str | None = None  # of the weights' files, such as fp16
 
 
 def load_pipeline(model: str, how: Loading) -> Any:
@@ -36,7 +38,9 @@ def load_pipeline(model: str, how: Loading) -> Any:
     if how.offload is not None and how.offload not in OFFLOADS:
         raise HostError(f"unknown offload {how.offload!r}: choose from {', '.join(OFFLOADS)}")
     check_device(device)
-    pipe = _load(model, DTYPES[dtype])
+    which = {"revision": how.revision, "variant": how.variant}
+    given = {name: value for name, value in which.items() if value is not None}
+    pipe = _load(model, DTYPES[dtype], **given)
     if how.offload is None:
         pipe.to(device)
     else:
@@ -46,9 +50,11 @@ def load_pipeline(model: str, how: Loading) -> Any:
     return pipe
 
 
-def _load(model: str, dtype: torch.dtype) -> Any:
+def _load(model: str, dtype: torch.dtype, **which: str) -> Any:
     """The pipeline on the CPU; the name of an embedded model comes before a folder's."""
     if model in models.EMBEDDED:
+        if which:
+            raise HostError(f"{model} ships with tacache: leave {' and '.join(which)} out")
         pipe = models.load(model)
         return pipe if dtype == torch.float32 else pipe.to(dtype)
     if looks_like_folder(model) and not Path(model).is_dir():
@@ -57,7 +63,7 @@ def _load(model: str, dtype: torch.dtype) -> Any:
     if close and not Path(model).is_dir():  # ids of a hub have an owner
         raise HostError(f"there is no model {model} (meant {close[0]}?)")
     try:
-        return DiffusionPipeline.from_pretrained(model, dtype=dtype)
+        return DiffusionPipeline.from_pretrained(model, dtype=dtype, **which)
     except (OSError, ValueError) as error:
         raise HostError(f"cannot load {model}: {first_line(error)}") from error
 

@@ -363,7 +363,7 @@ def files(tmp_path, monkeypatch) -> Iterator[list[str]]:
     bagel_stand_in.write_checkout(Path("Bagel"))
     bagel_stand_in.write_weights(Path("W"))
     with bagel_stand_in.no_checkout_loaded():
-        yield ["--bagel-path", "Bagel", "--weights", "W"]
+        yield ["--load", "bagel-path=Bagel", "--load", "weights=W"]
 
 
 def run(*arguments: object) -> Any:
@@ -389,7 +389,7 @@ def test_the_command_writes_records_and_pictures(files):
     [
         (["--evaluations", "9"], "a run of 8 steps has no 9 evaluations"),
         (["--frames", "5"], "leave --frames"),
-        (["--offload", "model"], "bagel has no --offload"),
+        (["--load", "offload=model"], "bagel has no offload"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(files, more, message):
@@ -401,7 +401,7 @@ def test_mistakes_are_one_line_and_exit_code_2(files, more, message):
 
 
 def test_it_runs_in_one_process_with_both_folders(files, monkeypatch):
-    assert "bagel needs --bagel-path" in run("--methods", "fewer").stderr
+    assert "bagel needs --load bagel-path=DIR" in run("--methods", "fewer").stderr
     monkeypatch.setenv("WORLD_SIZE", "2")
     made = run(*files, "--methods", "fewer")
     assert made.exit_code == 2

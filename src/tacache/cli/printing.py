@@ -1,0 +1,27 @@
+"""Everything that the commands print goes through these four functions."""
+
+import json
+import sys
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+
+def say(message: str) -> None:
+    """Print a line of the result on standard output."""
+    print(message)
+
+
+def tell(message: str) -> None:
+    """Print one line about the run on standard error, where it does not mix with the result."""
+    print(" ".join(message.split()), file=sys.stderr)
+
+
+def show(view: RenderableType) -> None:
+    """Print a table or a view on standard output."""
+    Console().print(view)
+
+
+def print_json(value: Any) -> None:
+    """Print a value on standard output for programs to read."""
+    print(json.dumps(value, indent=2))
