@@ -26,11 +26,11 @@ from tacache.fitting import search as searching
 from tacache.fitting.full_runs import probe_cost, record
 from tacache.fitting.lockstep import (
     Fit,
-    FunctionRuns,
     Problem,
     is_better,
     lock_step,
 )
+from tacache.fitting.samples import FunctionRuns
 
 TIMES = tuple(time_grid(16, shift=2.0))
 SHAPE = (2, 3)

@@ -8,8 +8,9 @@ from support import Counted
 
 from tacache import fit_plan, sample, time_grid
 from tacache.fitting.full_runs import record
-from tacache.fitting.lockstep import FunctionRuns, Problem, lock_step
+from tacache.fitting.lockstep import Problem, lock_step
 from tacache.fitting.refine import DAMPINGS, follow, refine
+from tacache.fitting.samples import FunctionRuns
 from tacache.flows import GaussianMixtureFlow
 from tacache.plan import Plan
 

@@ -9,7 +9,8 @@ from tacache import PlanError, fit_plan, time_grid
 from tacache.fitting import fit_budget
 from tacache.fitting.anchors import best_anchors
 from tacache.fitting.full_runs import record
-from tacache.fitting.lockstep import FunctionRuns, Problem, lock_step, log_drift
+from tacache.fitting.lockstep import Problem, lock_step, log_drift
+from tacache.fitting.samples import FunctionRuns
 from tacache.fitting.search import Tries, search_anchors
 from tacache.fitting.weights import mean
 

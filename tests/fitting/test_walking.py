@@ -7,8 +7,9 @@ from support import mixture, noise_of
 from tacache import time_grid
 from tacache.fitting import fit_budget
 from tacache.fitting.full_runs import record
-from tacache.fitting.lockstep import FunctionRuns, Problem, lock_step, log_drift
+from tacache.fitting.lockstep import Problem, lock_step, log_drift
 from tacache.fitting.refine import follow, refine
+from tacache.fitting.samples import FunctionRuns
 from tacache.fitting.walking import EulerWalk, walk_of
 from tacache.fitting.weights import mean
 from tacache.velocity import euler

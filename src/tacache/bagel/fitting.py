@@ -25,7 +25,7 @@ from tacache.errors import HostError, named
 from tacache.fidelity import psnr
 from tacache.fitting import check_budget, fit_budget
 from tacache.fitting.full_runs import held_out_of, record
-from tacache.fitting.lockstep import check_finite
+from tacache.fitting.samples import check_finite
 from tacache.plan import LONGEST, Plan
 from tacache.prompts import as_prompts, fingerprint
 from tacache.work.progress import track

@@ -15,7 +15,7 @@ from tacache.diffusers.host import plain_scheduler
 from tacache.diffusers.runs import Run, run_arguments
 from tacache.diffusers.solving import EulerSteps, SolverWalk
 from tacache.errors import HostError, named
-from tacache.fitting.lockstep import check_finite
+from tacache.fitting.samples import check_finite
 from tacache.fitting.walking import Walk
 from tacache.work.processes import Processes, Together
 

@@ -1,11 +1,12 @@
 """Fitted plans: an interval's average velocity from that of its anchor and one carried memory.
 
-Full runs come first (`reference`). Weights are found in lock-step (`lockstep`). Anchors come from
-a dynamic program (`placement`) and a local search on the final error; a last step changes all
-weights at once (`refinement`). Samples that no weight is fitted to judge all of it.
+The samples are run in full first (`samples`, `full_runs`). Weights are found in lock-step
+(`lockstep`). Anchors come from a dynamic program (`anchors`) and from a local search on the final
+error (`search`); a last step changes all weights at once (`refine`). Samples that no weight is
+fitted to judge the result.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from torch import Tensor
 
 from tacache.errors import PlanError
 from tacache.fitting.anchors import best_anchors
-from tacache.fitting.full_runs import probe_cost, record
-from tacache.fitting.lockstep import Fit, FunctionRuns, Problem, Reference, Runs, lock_step
+from tacache.fitting.full_runs import held_out_of, probe_cost, record
+from tacache.fitting.lockstep import Fit, Problem, Reference, lock_step
 from tacache.fitting.refine import follow, needed, refine
+from tacache.fitting.samples import FunctionRuns, Runs
 from tacache.fitting.search import Tries, best_power, search_anchors
 from tacache.fitting.weights import mean
 from tacache.grid import break_steps
@@ -52,17 +54,52 @@ def fit_plan(
     `velocity` always gets the whole batch; `condition={}` says that a part may be evaluated alone.
     """
     runs = FunctionRuns(velocity, noise, times, condition, batch_size)
-    check_budget(runs, evaluations, history, max_evaluations)
-    reference = record(runs, progress=progress)
-    return fit_budget(
+    return fit_runs(
         runs,
-        reference,
-        evaluations,
+        [evaluations],
         history=history,
         max_evaluations=max_evaluations,
         search=search,
         progress=progress,
-    )
+    )[0][0]
+
+
+@torch.no_grad()
+def fit_runs(
+    runs: Runs,
+    evaluations: Sequence[int],
+    *,
+    history: int = LONGEST,
+    max_evaluations: int = 3000,
+    search: bool = True,
+    measured: bool = False,
+    resume: Path | None = None,
+    progress: bool = False,
+) -> tuple[list[Plan], Reference]:
+    """A plan for each budget, from full runs that are made once, and those full runs.
+
+    With `measured`, a budget leaves aside what it takes to run the held-out samples once more under
+    its plan. `resume` names a file that keeps the full runs; searches keep theirs beside it.
+    """
+    aside = held_out_of(runs.total) if measured else 0
+    for budget in evaluations:
+        check_budget(runs, budget, history, max_evaluations, aside * budget)
+    reference = record(runs, resume=resume, progress=progress)
+    plans = [
+        fit_budget(
+            runs,
+            reference,
+            budget,
+            history=history,
+            max_evaluations=max_evaluations,
+            search=search,
+            measuring=aside * budget,
+            resume=resume,
+            progress=progress,
+        )
+        for budget in evaluations
+    ]
+    return plans, reference
 
 
 def check_budget(

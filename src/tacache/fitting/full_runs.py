@@ -11,7 +11,8 @@ from torch import Tensor
 from tacache.decomposition import norm
 from tacache.errors import PlanError
 from tacache.fitting.anchors import growth_between, inner_products, local_errors, pooled
-from tacache.fitting.lockstep import Reference, Runs
+from tacache.fitting.lockstep import Reference
+from tacache.fitting.samples import Runs
 from tacache.fitting.walking import Walk, walk_of
 from tacache.fitting.weights import mean
 from tacache.grid import break_steps

@@ -190,9 +190,9 @@ class FittedPlan(Followed):
     def fit(self, recording: Recording, lesson: Lesson, evaluations: int) -> Plan:
         """The one place that knows how plans are fitted."""
         from tacache import fitting
-        from tacache.fitting import full_runs, lockstep
+        from tacache.fitting import full_runs, samples
 
-        runs = lockstep.FunctionRuns(
+        runs = samples.FunctionRuns(
             recording.velocity, recording.noise, recording.times, recording.condition
         )
         runs.breaks = lesson.caller.breaks

@@ -1,0 +1,87 @@
+"""The samples of a fit: what a fit asks of them, and those of a velocity function."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacache.errors import HostError
+from tacache.grid import as_times
+from tacache.velocity import Condition, Velocity, batches, check_velocity
+
+Value = TypeVar("Value")
+
+
+class Runs(Protocol):
+    """Samples a fit can evaluate: of a velocity function, or held calls of a pipeline.
+
+    `noise` holds those of this process, (samples, ...); `numbers` are their numbers among all.
+    Runs that also have a `walk` (`walking.HasSolver`) step with it, all others by Euler.
+    """
+
+    times: tuple[float, ...]
+    breaks: tuple[float, ...]
+    noise: Tensor
+    numbers: Sequence[int]
+    total: int
+    together: bool  # a part cannot be evaluated alone
+    job: str  # what the runs depend on beside noise and times: kept files name it
+
+    def evaluate(self, x: Tensor, step: int, chosen: Sequence[int]) -> Tensor:
+        """The velocities of the chosen samples (positions in `noise`) at states x and a step."""
+
+    def gathered(self, mine: Mapping[int, Value]) -> dict[int, Value]:
+        """Everyone's values by the samples' numbers."""
+
+
+class FunctionRuns:
+    """A velocity function's samples; without a condition it always gets the whole batch."""
+
+    def __init__(
+        self,
+        velocity: Velocity,
+        noise: Tensor,
+        times: Iterable[float],
+        condition: Condition | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        next(batches(noise, condition, batch_size))  # refuse before any work
+        self.velocity, self.noise, self.times = velocity, noise, as_times(times)
+        self.condition, self.batch_size = condition, batch_size
+        self.breaks: tuple[float, ...] = ()
+        self.numbers: Sequence[int] = range(len(noise))
+        self.total = len(noise)
+        self.together, self.job = condition is None, ""
+
+    def evaluate(self, x: Tensor, step: int, chosen: Sequence[int]) -> Tensor:
+        """One call of the function a batch."""
+        picked = {name: _picked(values, chosen) for name, values in (self.condition or {}).items()}
+        found = torch.cat(
+            [
+                check_velocity(
+                    self.velocity(batch.noise, self.times[step], **batch.condition), batch.noise
+                ).clone()
+                for batch in batches(x, picked, self.batch_size)
+            ]
+        )
+        for s, k in enumerate(chosen):
+            check_finite(found[s], step, f"sample {k}")
+        return found
+
+    def gathered(self, mine: Mapping[int, Value]) -> dict[int, Value]:
+        """All samples are here."""
+        return dict(mine)
+
+
+def check_finite(v: Tensor, step: int, sample: str) -> None:
+    """A velocity that is no number ends the fit with the sample's name."""
+    if not bool(torch.isfinite(v).all()):
+        raise HostError(f"{sample}: the velocity at step {step} is infinite or not a number")
+
+
+def _picked(values: object, chosen: Sequence[int]) -> object:
+    if isinstance(values, Tensor | np.ndarray):
+        return values[list(chosen)]
+    return [values[k] for k in chosen]  # type: ignore[index]
