@@ -19,10 +19,10 @@ from torch import Tensor
 
 from tacache import Plan, PlanError, damp, diagnose, make_plan, models
 from tacache.diffusers import applied, drive, fit_plans
-from tacache.diffusers.runs import Run, run_arguments
+from tacache.diffusers.runs import run_arguments
 from tacache.lab.metrics import psnr
 from tacache.profile import Profile
-from tacache.prompts import read_prompts
+from tacache.prompts import Sample, read_prompts
 
 MODEL, TESTED, FITTED, FAST, DAMPED, BATCH = "tiny-flux", 24, 16, 8, 4, 8
 BUDGETS = (5, 7, 10, 13, 17, 25)
@@ -88,7 +88,7 @@ class Bench:
         """The plan with d cos(theta), measured on a few calibration prompts."""
         found = []
         for text in self.calibration[:DAMPED]:
-            arguments = run_arguments(Run((text,), (0,)), {**self.call, "output_type": "latent"})
+            arguments = run_arguments([Sample(text, 0)], {**self.call, "output_type": "latent"})
             with drive(self.pipe, **arguments) as run:
                 known = plan.model_copy(update={"times": run.times})
                 found.append(diagnose(run.velocity, run.noise, known))
@@ -161,7 +161,9 @@ class Bench:
         for start in range(0, len(self.tested), BATCH):
             texts = self.tested[start : start + BATCH]
             seeds = tuple(1000 + start + i for i in range(len(texts)))
-            arguments = run_arguments(Run(tuple(texts), seeds), self.call)
+            arguments = run_arguments(
+                [Sample(*pair) for pair in zip(texts, seeds, strict=True)], self.call
+            )
             arguments["negative_prompt"] = [""] * len(texts)
             made.append(self.pipe(**arguments, output_type="pt").images.float().cpu())
         return torch.cat(made)

@@ -333,7 +333,7 @@ class InterleaveInferencer:
         enable_taylorseer: bool = False,
     ) -> list[Any]:
         """The outputs for a list of inputs: here one prompt and one picture."""
-        with torch.autocast(self.autocast or "cpu", torch.bfloat16, enabled=bool(self.autocast)):
+        with torch.autocast(self.autocast or "cuda", torch.bfloat16, enabled=bool(self.autocast)):
             arguments = packed_arguments(self, input_lists, [tuple(image_shapes)])
             (latent,) = self.model.generate_image(
                 **arguments,

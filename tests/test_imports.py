@@ -20,6 +20,7 @@ LAYERS = {
     "core": {"profile", "schedule", "rules", "carrying", "plan", "moving", "stepper", "calibration",
              "diagnostics", "plots", "storage.finished", "storage.frontier", "storage.hub"},
     "fitting": {"fitting"},
+    "host": {"host"},
     "hosts": {"kdiffusion", "diffusers", "bagel", "models"},
     "package": {""},
     "lab": {"lab"},

@@ -1,8 +1,9 @@
-"""Calibration: full-step runs of a velocity function, measured into a profile."""
+"""Calibration: full-step runs, measured into a profile while they are made."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,8 +12,12 @@ from tacache.decomposition import indicators, norm
 from tacache.errors import ProfileError
 from tacache.grid import step_lengths
 from tacache.profile import Origin, Profile, profile_times
+from tacache.storage.finished import FinishedRuns
 from tacache.velocity import Batch, Condition, Velocity, batches, check_velocity, euler
+from tacache.work.processes import ALONE, Processes
 from tacache.work.progress import track
+
+Item = TypeVar("Item")
 
 
 @torch.no_grad()
@@ -34,17 +39,43 @@ def calibrate(
     times below which another model or guidance takes over.
     """
     grid = profile_times(times)
-    host = Origin(
+    origin = Origin(
         latent_shape=tuple(noise.shape[1:]), dtype=str(noise.dtype).removeprefix("torch.")
     )
-    profile: Profile | None = None
-    for batch in track(list(batches(noise, condition, batch_size)), "calibrating", progress):
-        seen = 0 if profile is None else profile.samples
+    parts = list(batches(noise, condition, batch_size))
+
+    def measured(number: int, batch: Batch) -> Profile:
+        seen = sum(len(part.noise) for part in parts[:number])
         velocities = full_step_velocities(velocity, batch, grid)
-        measured = measure(velocities, grid, host, breaks, first_sample=seen)
-        profile = measured if profile is None else Profile.merge([profile, measured])
-    assert profile is not None  # batches() yields at least one
-    return profile
+        return measure(velocities, grid, origin, breaks, first_sample=seen)
+
+    return measure_all(parts, measured, progress=progress)
+
+
+def measure_all(
+    runs: Sequence[Item],
+    measured: Callable[[int, Item], Profile],
+    *,
+    finished: FinishedRuns | None = None,
+    processes: Processes = ALONE,
+    progress: bool = False,
+) -> Profile:
+    """The profile of all runs together; `measured(number, run)` is that of one of them.
+
+    Several processes share the runs out, and each gets the whole profile. Runs that are `finished`
+    are not made again.
+    """
+    mine = range(processes.rank, len(runs), processes.count)
+    known = finished.load() if finished is not None else {}
+    done = {i: profile for i, profile in known.items() if i in mine}
+    with processes.failing_together() as together:
+        for i in track(mine, "calibrating", progress and processes.rank == 0):
+            if i not in done:
+                done[i] = measured(i, runs[i])
+                if finished is not None:
+                    finished.add(i, done[i])
+    profiles = together.gathered(done)
+    return Profile.merge(profiles[i] for i in sorted(profiles))
 
 
 def full_step_velocities(
@@ -66,18 +97,38 @@ def measure(
     first_sample: int = 0,
 ) -> Profile:
     """The profile of one batch from its velocities, in order; it looks at two at a time."""
-    magnitude, direction = [], []
-    previous: Tensor | None = None
-    for n, v in enumerate(velocities):
-        check_measurable(v, n, last=n == len(times) - 2, first_sample=first_sample)
-        if previous is not None:
-            k, d = indicators(previous, v, step_lengths(times)[n - 1])
-            magnitude.append(k)
-            direction.append(d)
-        previous = v.clone()  # the model may write its next velocity into the same memory
-    if len(magnitude) != len(times) - 2:
-        raise ProfileError(f"{len(times) - 1} steps gave {len(magnitude) + 1} velocities")
-    return Profile.from_samples(times, magnitude, direction, host, breaks)
+    recorder = Recorder(times, first_sample)
+    for v in velocities:
+        recorder.add(v)
+    return recorder.profile(host, breaks)
+
+
+class Recorder:
+    """Measures k and d of each step of a full run while its velocities come in, one by one."""
+
+    def __init__(self, times: tuple[float, ...], first_sample: int = 0) -> None:
+        self.times, self.seen = times, 0
+        self.latest: Tensor | None = None
+        self._first_sample = first_sample
+        self._magnitude: list[list[float]] = []
+        self._direction: list[list[float]] = []
+
+    def add(self, v: Tensor) -> None:
+        """Take in the velocity of the next step."""
+        last = self.seen == len(self.times) - 2
+        check_measurable(v, self.seen, last=last, first_sample=self._first_sample)
+        if self.latest is not None:
+            k, d = indicators(self.latest, v, step_lengths(self.times)[self.seen - 1])
+            self._magnitude.append(k)
+            self._direction.append(d)
+        self.latest = v.clone()  # the model may write its next velocity into the same memory
+        self.seen += 1
+
+    def profile(self, host: Origin, breaks: Sequence[float] = ()) -> Profile:
+        """The profile of the run, once it is over."""
+        if self.seen != len(self.times) - 1:
+            raise ProfileError(f"{len(self.times) - 1} steps gave {self.seen} velocities")
+        return Profile.from_samples(self.times, self._magnitude, self._direction, host, breaks)
 
 
 def check_measurable(v: Tensor, step: int, *, last: bool, first_sample: int = 0) -> None:

@@ -27,8 +27,10 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def named(job: object) -> Iterator[None]:
-    """What fails in the block says which sample it was."""
+    """What fails in the block says which sample it was; what is no error of ours is the host's."""
     try:
         yield
+    except TACacheError as error:
+        raise type(error)(f"{job}: {error}") from error
     except Exception as error:
         raise HostError(f"{job}: {error}") from error

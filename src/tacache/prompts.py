@@ -19,6 +19,11 @@ class Sample(NamedTuple):
     prompt: str | None
     seed: int
 
+    @property
+    def text(self) -> str:
+        """The prompt as files hold it: empty where there is none."""
+        return self.prompt or ""
+
     def __str__(self) -> str:
         return (
             f"seed {self.seed}" if self.prompt is None else f"{self.prompt!r} with seed {self.seed}"
@@ -48,10 +53,18 @@ def as_prompts(prompts: str | Path | Iterable[str]) -> list[str]:
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """A seed given twice would make two samples of one."""
+    """Refuse a seed that is given twice: it would make two samples of one."""
     twice = sorted({seed for seed in seeds if list(seeds).count(seed) > 1})
     if twice:
         raise HostError(f"seed {twice[0]} is given twice: the same sample would count as two")
+
+
+def samples_of(prompts: Sequence[str] | None, seeds: Sequence[int] | None = None) -> list[Sample]:
+    """Every prompt with every seed ([0] by default); without prompts, one sample a seed."""
+    chosen = list(seeds) if seeds is not None else [0]
+    check_seeds(chosen)
+    texts = prompts if prompts is not None else [None]
+    return [Sample(text, seed) for text in texts for seed in chosen]
 
 
 def fingerprint(prompts: Sequence[str]) -> str:

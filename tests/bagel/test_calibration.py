@@ -8,7 +8,7 @@ from PIL import Image
 
 from tacache import Profile, make_plan
 from tacache.bagel import applied, calibrate
-from tacache.bagel import calibration as module
+from tacache.bagel.inferencer import BagelHost
 from tacache.calibration import measure
 from tacache.errors import HostError, ProfileError
 from tests import bagel_stand_in
@@ -139,16 +139,16 @@ def test_bagels_own_bar_is_silent_and_ours_is_there(inferencer, capsys):
 
 
 def test_killed_it_goes_on_where_it_stopped(inferencer, tmp_path, monkeypatch):
-    kept, measured, done = tmp_path / "deep" / "b.runs", module._measured, []
+    kept, record, done = tmp_path / "deep" / "b.runs", BagelHost.record, []
 
-    def dying(model, make, job, prompts):
+    def dying(self, samples, call):
         if len(done) == 2:
             raise KeyboardInterrupt
-        done.append(job.prompt)
-        return measured(model, make, job, prompts)
+        done.append(samples[0].prompt)
+        return record(self, samples, call)
 
     whole = calibrate(inferencer, PROMPTS, **CALL)
-    monkeypatch.setattr(module, "_measured", dying)
+    monkeypatch.setattr(BagelHost, "record", dying)
     with pytest.raises(KeyboardInterrupt):
         calibrate(inferencer, PROMPTS, resume=kept, **CALL)
     with kept.open("a") as file:
@@ -187,6 +187,15 @@ def test_a_model_alone_needs_a_function(inferencer):
         calibrate(inferencer.model, PROMPTS)
     with pytest.raises(HostError, match="'a red fox' with seed 0: generate_image of the model was"):
         calibrate(inferencer.model, PROMPTS, generate=lambda prompt: None)
+
+
+def test_a_host_that_fails_is_an_error_that_names_its_prompt(inferencer, monkeypatch):
+    def failing(*args, **call):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(inferencer, "decode_image", failing)
+    with pytest.raises(HostError, match="'two boats' with seed 3: out of memory"):
+        calibrate(inferencer, ["two boats"], seeds=[3], **CALL)
 
 
 def test_a_velocity_that_is_no_number_names_its_prompt(inferencer):

@@ -5,13 +5,14 @@ from PIL import Image
 
 from tacache import make_plan
 from tacache.bagel import calibrate
-from tacache.bagel.generation import Request, file_stem, generate
-from tacache.bagel.making import Job
+from tacache.bagel.inferencer import BagelHost
 from tacache.errors import HostError
+from tacache.host import Request, file_stem, generate
+from tacache.prompts import Sample
 from tests import bagel_stand_in
 from tests.bagel_stand_in import CALL
 
-JOB = Job("A red fox!", 7)
+FOX = Sample("A red fox!", 7)
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def inferencer():
 
 
 def test_full_steps_without_a_plan(inferencer, tmp_path):
-    output = generate(inferencer, JOB, Request(None, CALL), tmp_path / "deep" / "fox")
+    output = generate(BagelHost(inferencer), FOX, Request(None, CALL), tmp_path / "deep" / "fox")
     assert output.file == str(tmp_path / "deep" / "fox.png")
     assert (output.evaluations, output.psnr, output.full_file) == (None, None, None)
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["fox.png"]
@@ -28,26 +29,30 @@ def test_full_steps_without_a_plan(inferencer, tmp_path):
 
 def test_a_plan_is_compared_with_full_steps(inferencer, tmp_path):
     plan = make_plan(calibrate(inferencer, ["a fox"], **CALL), evaluations=6)
-    output = generate(inferencer, JOB, Request(plan, CALL, compare=True), tmp_path / "fox")
+    output = generate(
+        BagelHost(inferencer), FOX, Request(plan, CALL, compare=True), tmp_path / "fox"
+    )
     assert output.evaluations == 6
     assert output.psnr > 20
-    full = generate(inferencer, JOB, Request(None, CALL), tmp_path / "again")
+    full = generate(BagelHost(inferencer), FOX, Request(None, CALL), tmp_path / "again")
     assert Image.open(full.file).tobytes() == Image.open(output.full_file).tobytes()
 
 
 def test_the_same_picture_has_a_finite_psnr(inferencer, tmp_path):
     plan = make_plan(calibrate(inferencer, ["a fox"], **CALL), evaluations=12)
-    output = generate(inferencer, JOB, Request(plan, CALL, compare=True), tmp_path / "fox")
+    output = generate(
+        BagelHost(inferencer), FOX, Request(plan, CALL, compare=True), tmp_path / "fox"
+    )
     assert output.psnr == 999.0
 
 
 def test_no_picture_is_an_error(inferencer, tmp_path, monkeypatch):
     monkeypatch.setattr(inferencer, "decode_image", lambda latent, shape: None)
     with pytest.raises(HostError, match=r"'A red fox!' with seed 7: the inferencer gave no pict"):
-        generate(inferencer, JOB, Request(None, CALL), tmp_path / "fox")
+        generate(BagelHost(inferencer), FOX, Request(None, CALL), tmp_path / "fox")
     assert not list(tmp_path.iterdir())
 
 
 def test_names_can_be_read_and_sort():
-    assert file_stem(3, JOB) == "0003-a-red-fox-s7"
-    assert file_stem(12, Job("?!", 0)) == "0012-prompt-s0"
+    assert file_stem(3, *FOX) == "0003-a-red-fox-s7"
+    assert file_stem(12, "?!", 0) == "0012-prompt-s0"

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacache import Plan, Stepper, make_plan
-from tacache.bagel import applied, calibrate, fit_plan, load_inferencer
-from tacache.bagel.host import Following
+from tacache.bagel import applied, apply, calibrate, fit_plan, load_inferencer, remove
+from tacache.bagel.host import Following, followed_plan
 from tacache.bagel.runs import guidance_breaks, run_of, run_times
 from tacache.errors import HostError, PlanError
 from tacache.grid import break_steps
@@ -338,6 +338,25 @@ def test_another_plan_within_replaces_the_first_for_its_block(stand_in, stand_in
         assert torch.equal(stand_in.latents()[0], outer)
 
 
+def test_a_plan_is_followed_from_apply_to_remove(stand_in, stand_in_plan):
+    before, full = set(vars(stand_in.model)), stand_in.latents()
+    other = make_plan(calibrate(stand_in.inferencer, ["a fox"], **CALL), evaluations=4)
+    apply(stand_in.inferencer, other)
+    apply(stand_in.model, stand_in_plan)  # takes the place of the first
+    followed = stand_in.latents()
+    assert followed_plan(stand_in.inferencer).evaluations == stand_in_plan.evaluations
+    assert not torch.equal(followed[0], full[0])
+    with applied(stand_in.model, other) as following:
+        stand_in.latents()
+        assert following.run_plan.evaluations == 4
+    again = stand_in.latents()
+    assert all(torch.equal(a, b) for a, b in zip(followed, again, strict=True))
+    remove(stand_in.inferencer)
+    remove(stand_in.inferencer)
+    assert set(vars(stand_in.model)) == before
+    assert all(torch.equal(a, b) for a, b in zip(full, stand_in.latents(), strict=True))
+
+
 def test_one_run_at_a_time(stand_in, stand_in_plan):
     hook = stand_in.model.llm2vae.register_forward_pre_hook(lambda *_: stand_in.latents() and None)
     try:
@@ -459,6 +478,15 @@ def test_another_interval_gets_its_anchors(stand_in, stand_in_plan, caplog):
     assert following.run_plan.break_steps == (6,)
     assert passes[6] == passes[7] == 1
     assert "guidance switches at steps [6], the plan's at [10]" in caplog.text
+
+
+def test_a_plan_of_anchors_alone_says_nothing_of_guidance(stand_in, caplog):
+    whole = make_plan(calibrate(stand_in.inferencer, ["a fox"], **CALL), evaluations=12)
+    for plan in (whole, Plan.full(run_times(13, 3.0))):
+        with applied(stand_in.model, plan) as following:
+            stand_in.latents(cfg_interval=(0.75, 1.0), cfg_text_scale=3.0)
+        assert following.run_plan.evaluations == 12
+    assert not caplog.records
 
 
 def test_a_plan_without_a_host_gets_the_anchors_too(stand_in, caplog):

@@ -42,13 +42,26 @@ def test_the_loaded_inferencer_is_the_one_that_was_saved(checkout, weights, devi
     before = list(sys.path)
     inferencer = load_inferencer(checkout, weights, device=device, dtype="float32")
     assert sys.path == before
-    assert picture(inferencer) == picture(bagel_stand_in.inferencer())
+    saved = bagel_stand_in.inferencer()
+    saved.autocast = "cpu"  # a loaded one is cast on every device
+    assert picture(inferencer) == picture(saved)
     model = inferencer.model
     assert not model.training
     assert model.config._name_or_path == "BAGEL-tiny"
     assert len(model.vit_model.layers) == 1  # BAGEL leaves the last one out
     assert inferencer.vae_transform.sizes == (1024, 512, 16)
     assert inferencer.vit_transform.sizes == (980, 224, 14)
+
+
+def test_on_a_cpu_it_runs_under_an_autocast_that_its_own_code_opens_on_cuda_alone(
+    checkout, weights
+):
+    inferencer = load_inferencer(checkout, weights, device="cpu")
+    layer = inferencer.model.language_model.model.layers[1]
+    # as BAGEL's attention does, whose output then meets weights of float32
+    layer.register_forward_pre_hook(lambda _, given: (given[0].to(torch.bfloat16), given[1]))
+    assert picture(inferencer)
+    assert calibrate(inferencer, ["a red fox"], **CALL).host.dtype == "bfloat16"
 
 
 def test_the_dtype_is_the_one_asked_for(checkout, weights):
@@ -145,9 +158,8 @@ def test_the_real_checkout_loads_tiny_weights(tmp_path, monkeypatch):
     folder = bagel_real.write_weights(tmp_path / "tiny", monkeypatch)
     inferencer = load_inferencer(str(bagel_real.PATH), folder, dtype="float32", device="cpu")
     assert type(inferencer).__module__ == "inferencer"
-    with torch.autocast("cpu", torch.bfloat16):
-        picture = inferencer(text="a red fox", **CALL | {"num_timesteps": 4})["image"]
-        profile = calibrate(inferencer, ["a red fox"], **CALL)
+    picture = inferencer(text="a red fox", **CALL | {"num_timesteps": 4})["image"]
+    profile = calibrate(inferencer, ["a red fox"], **CALL)
     assert picture.size == (32, 32)
     assert profile.steps == 12
     assert profile.host.model == "tiny"

@@ -9,6 +9,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from tacache import Plan, Profile
+from tacache.bagel.inferencer import BagelHost
 from tacache.cli import app
 from tacache.cli.hosts import prompts_of
 from tests.bagel_stand_in import no_checkout_loaded, write_checkout, write_weights
@@ -114,16 +115,14 @@ def test_fit_writes_a_plan_that_generates(where, folder, tmp_path):
 
 
 def test_a_prompt_that_fails_does_not_keep_the_others(where, folder, tmp_path, monkeypatch):
-    from tacache.bagel import generation
+    draw = BagelHost.draw
 
-    make = generation._make
-
-    def failing(inferencer, job, call):
-        if job.prompt == "a boat":
+    def failing(host, sample, call):
+        if sample.prompt == "a boat":
             raise ZeroDivisionError("no boats")
-        return make(inferencer, job, call)
+        return draw(host, sample, call)
 
-    monkeypatch.setattr(generation, "_make", failing)
+    monkeypatch.setattr(BagelHost, "draw", failing)
     asked = ["--prompts", folder / "prompts.txt", "--count", 3, "--steps", 4, *SIZE]
     made = run("generate", *where, *asked, "-o", tmp_path / "out")
     assert made.exit_code == 1

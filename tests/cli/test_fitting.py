@@ -126,10 +126,10 @@ def test_seeds_and_count_make_the_samples(command, tmp_path):
 
 
 def test_killed_it_goes_on_where_it_stopped(command, tmp_path, monkeypatch):
-    from tacache.diffusers import fitting
+    from tacache.host.fitting import HeldRuns
 
     monkeypatch.setattr("tacache.fitting.full_runs.KEEP_EVERY", 2)
-    out, one, done = tmp_path / "p.json", fitting.PipelineRuns._one, []
+    out, one, done = tmp_path / "p.json", HeldRuns._one, []
 
     def dying(self, k, x, step):
         done.append(step)
@@ -137,7 +137,7 @@ def test_killed_it_goes_on_where_it_stopped(command, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return one(self, k, x, step)
 
-    monkeypatch.setattr(fitting.PipelineRuns, "_one", dying)
+    monkeypatch.setattr(HeldRuns, "_one", dying)
     options = ["--evaluations", 3, "--fast", "-o", out]
     assert run(*command, *options).exit_code != 0
     assert not out.exists()

@@ -9,7 +9,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from tacache.cli import app
-from tacache.diffusers import apply, generation, loading
+from tacache.diffusers import apply, loading
+from tacache.diffusers.pipeline import PipelineHost
 from tacache.plan import Plan
 from tacache.profile import Origin, Profile
 from tests.tiny import PIPELINES
@@ -52,25 +53,24 @@ def test_calibrate_records_what_it_ran(folders, flux_plan):
 
 
 def test_calibrate_goes_on_where_it_was_killed(folders, tmp_path, monkeypatch):
-    from tacache.diffusers import calibration
 
     prompts, out = tmp_path / "prompts.txt", tmp_path / "p.json"
     prompts.write_text("a fox\na boat\na lamp\n")
     command = ["calibrate", folders / "flux", "--prompts", prompts, "--steps", 4, *SIZE, "-o", out]
-    measure, seen = calibration._measure_run, []
+    record, seen = PipelineHost.record, []
 
-    def dying(pipe, run, call, texts):
-        seen.append(run.prompts)
+    def dying(host, samples, call):
+        seen.append(samples[0].prompt)
         if len(seen) == 3:
             raise KeyboardInterrupt
-        return measure(pipe, run, call, texts)
+        return record(host, samples, call)
 
-    monkeypatch.setattr(calibration, "_measure_run", dying)
+    monkeypatch.setattr(PipelineHost, "record", dying)
     assert run(*command).exit_code != 0
     assert not out.exists()
     assert out.with_name("p.json.runs").read_text().count("\n") == 2
     assert run(*command).exit_code == 0
-    assert seen == [("a fox",), ("a boat",), ("a lamp",), ("a lamp",)]
+    assert seen == ["a fox", "a boat", "a lamp", "a lamp"]
     assert Profile.load(out).samples == 3
     assert not out.with_name("p.json.runs").exists()
 
@@ -211,14 +211,14 @@ def test_clips(folders, tmp_path, options, suffix):
 
 
 def test_a_failing_prompt_does_not_lose_the_others(folders, flux_plan, tmp_path, monkeypatch):
-    make = generation._make
+    draw = PipelineHost.draw
 
-    def failing(pipe, prompt, seed, call):
-        if prompt == "two":
+    def failing(host, sample, call):
+        if sample.prompt == "two":
             raise RuntimeError("out of memory")
-        return make(pipe, prompt, seed, call)
+        return draw(host, sample, call)
 
-    monkeypatch.setattr(generation, "_make", failing)
+    monkeypatch.setattr(PipelineHost, "draw", failing)
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in ("one", "two", "three")))
     made = run(
@@ -301,7 +301,7 @@ def one_line(result) -> str:
         (["--device", "cuda:99"], "there is no device 'cuda:99' here: "),
         (["--height", "0"], "Invalid value for '--height'"),
         (["--guidance", "nan"], "--guidance is a finite number, not nan"),
-        (["--call", "guidance_scale=abc"], "FluxPipeline failed: "),
+        (["--call", "guidance_scale=abc"], "with seed 0: full(): argument"),
         (["--seeds", "0,1,0"], "seed 0 is given twice: the same sample would count as two"),
     ],
 )

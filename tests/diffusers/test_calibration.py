@@ -155,6 +155,21 @@ def test_the_profile_of_a_late_start():
     assert late.times == whole.times[STEPS // 2 :]
 
 
+def test_a_pipeline_that_scales_its_models_input_is_measured(flux, undisturbed, monkeypatch):
+    """As Bria does with every scheduler that is not exactly Euler."""
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    forward = flux.transformer.forward
+
+    def scaling(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if type(flux.scheduler) is not FlowMatchEulerDiscreteScheduler:
+            hidden_states = flux.scheduler.scale_model_input(hidden_states, None)
+        return forward(hidden_states, *args, **kwargs)
+
+    monkeypatch.setattr(flux.transformer, "forward", scaling)
+    assert calibrate(flux, PROMPTS, **flux_call()) == undisturbed
+
+
 def test_pictures_and_frames_are_not_decoded(monkeypatch):
     for tiny in (FLUX, WAN):
         pipe = tiny.build()
@@ -274,7 +289,7 @@ def test_velocities_that_are_no_numbers_name_the_prompt(flux, encoded):
         lambda module, args, result: (result[0] * float("nan"),) if len(encoded) == 3 else None
     )
     before = flux.scheduler
-    with pytest.raises(ProfileError, match=rf"{PROMPTS[2]}.* seed 5.*not finite"):
+    with pytest.raises(ProfileError, match=rf"{PROMPTS[2]}.* seed 5.*not a number"):
         calibrate(flux, PROMPTS, seeds=[5], **flux_call())
     assert flux.scheduler is before
 
@@ -465,7 +480,8 @@ def launch(folder: Path, **job: Any) -> tuple[int, list[dict[str, Any]]]:
     (folder / "job.json").write_text(json.dumps({"call": flux_call()} | job))
     script = folder / "script.py"
     script.write_text(SCRIPT)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [sys.executable, *launcher, script, folder],

@@ -22,14 +22,14 @@ import torch
 
 import tacache
 from tacache import HostError, Plan, PlanError, TACacheError
-from tacache.diffusers import applied, apply, drive, fit_plan, fitting
-from tacache.diffusers.fitting import fit_plans
-from tacache.diffusers.holding import Job, hold
-from tacache.diffusers.runs import Run
+from tacache.diffusers import applied, apply, drive, fit_plan, fit_plans
+from tacache.diffusers.pipeline import PipelineHost
 from tacache.fitting.full_runs import record, retraced
 from tacache.fitting.lockstep import Problem, lock_step
 from tacache.fitting.refine import follow
-from tacache.work.processes import Processes
+from tacache.host.fitting import HeldRuns, hold
+from tacache.prompts import samples_of
+from tacache.work.processes import ALONE
 from tests.diffusers_support import call_of, counted
 from tests.tiny import PIPELINES
 
@@ -256,8 +256,8 @@ def problem_on(name: str, **changes: Any) -> Iterator[Problem]:
     tiny = PIPELINES[name]
     call = call_for(tiny, **changes)
     call.pop("evaluations")
-    jobs = [Job(Run((text,), (0,)), call) for text in PROMPTS]
-    with hold(tiny.build(), jobs, Processes(0, 1)) as runs, torch.no_grad():
+    host, samples = PipelineHost(tiny.build()), samples_of(PROMPTS)
+    with torch.no_grad(), hold(host, samples, call, ALONE) as runs:
         yield Problem(runs, record(runs), 3, list(range(4)))
 
 
@@ -337,7 +337,7 @@ def test_a_killed_fit_on_a_multistep_parent_goes_on(tmp_path, monkeypatch):
     pipe, call = tiny.build(), call_for(PIPELINES["wan"], output_type="latent")
     whole = fit_plan(pipe, PROMPTS[:2], search=False, **call)
     monkeypatch.setattr("tacache.fitting.full_runs.KEEP_EVERY", 3)
-    one, done = fitting.PipelineRuns._one, []
+    one, done = HeldRuns._one, []
 
     def dying(self: Any, k: int, x: Any, step: int) -> Any:
         done.append(step)
@@ -346,7 +346,7 @@ def test_a_killed_fit_on_a_multistep_parent_goes_on(tmp_path, monkeypatch):
         return one(self, k, x, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fitting.PipelineRuns, "_one", dying)
+        patch.setattr(HeldRuns, "_one", dying)
         with pytest.raises(KeyboardInterrupt):
             fit_plan(pipe, PROMPTS[:2], search=False, resume=path, **call)
     assert fit_plan(pipe, PROMPTS[:2], search=False, resume=path, **call) == whole
@@ -379,33 +379,6 @@ def test_another_solver_is_warned_of(multistep_plan, change, expected, caplog):
 # --- a mix of settings ------------------------------------------------------------------------
 
 
-def test_runs_take_the_values_in_turn(flux):
-    seen = []
-    flux.transformer.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(float(kwargs["guidance"])), with_kwargs=True
-    )
-    call = call_for(output_type="latent")
-    call.pop("guidance_scale")
-    vary = {"guidance_scale": [2.0, 3.0, 4.0]}
-    found = fit_plan(flux, PROMPTS, search=False, vary=vary, **call)
-    assert seen[:4] == [2.0, 3.0, 4.0, 2.0]
-    assert found.varied == {"guidance_scale": (2.0, 3.0, 4.0)}
-    assert found.host.call["guidance_scale"] == 3.0
-    assert Plan.from_json(found.to_json()) == found
-
-
-def test_a_mix_is_certified_at_each_samples_own_value():
-    """The second pass of true guidance too; held-out sample 0 has the first value."""
-    pipe, call = FLUX.build(), call_for() | {"negative_prompt": "blurry"}
-    found = fit_plan(pipe, PROMPTS, search=False, vary={"true_cfg_scale": [4.0, 1.0]}, **call)
-    changes = {"true_cfg_scale": 4.0, "negative_prompt": "blurry"}
-    full = pictures(FLUX, pipe, PROMPTS[0], **changes)
-    with applied(pipe, found):
-        made = pictures(FLUX, pipe, PROMPTS[0], **changes)
-    assert found.certificate.psnr == pytest.approx(decibels(full, made), abs=0.01)
-    assert found.host.call["true_cfg_scale"] == 1.0  # the lower of two
-
-
 @pytest.mark.parametrize(
     ("guidance", "expected"),
     [
@@ -425,51 +398,44 @@ def test_a_mix_warns_outside_its_range_only(flux, plan, guidance, expected, capl
     assert all(expected in message for message in found)
 
 
-@pytest.mark.parametrize(
-    ("vary", "message"),
-    [
-        ({"guidance_scale": [2.0, 3.0]}, r"guidance_scale is given \(3.5\) and varied: leave one"),
-        ({"guidance": [2.0, 3.0]}, "no argument 'guidance'"),
-        ({"num_inference_steps": [6, 8]}, "num_inference_steps is the same for all runs"),
-        ({"true_cfg_scale": []}, "takes a list of values for true_cfg_scale, not"),
-        ({"true_cfg_scale": 3.0}, "takes a list of values for true_cfg_scale, not 3.0"),
-    ],
-)
-def test_mixes_that_cannot_be_are_errors_before_any_work(flux, vary, message):
-    with counted(flux, FLUX.denoisers) as calls, pytest.raises(HostError, match=message):
-        fit_plan(flux, PROMPTS, vary=vary, **call_for())
+def test_a_fit_takes_no_mix_any_more(flux):
+    with counted(flux, FLUX.denoisers) as calls, pytest.raises(HostError, match="vary was removed"):
+        fit_plan(flux, PROMPTS, vary={"true_cfg_scale": [1.0, 2.0]}, **call_for())
     assert not calls
+
+
+def mix(monkeypatch, name: str, *values: Any) -> None:
+    """Let the prompts' calls take these values of an argument in turn."""
+    opened = PipelineHost.open
+
+    def mixed(self: Any, sample: Any, call: Any, times: Any = None) -> Any:
+        value = values[PROMPTS.index(sample.prompt) % len(values)]
+        return opened(self, sample, call | {name: value}, times)
+
+    monkeypatch.setattr(PipelineHost, "open", mixed)
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("flux", r"has other noise levels than .* \(a dynamic shift follows the size\)"),
-        ("sd3", r"has latents of shape .*: fit one size at a time; guidance may be mixed"),
+        ("sd3", r"has latents of shape .*: fit one size at a time"),
     ],
 )
-def test_sizes_are_not_mixed(name, message):
+def test_sizes_are_not_mixed(name, message, monkeypatch):
     tiny = PIPELINES[name]
     call = call_for(tiny)
     height = call.pop("height")
+    mix(monkeypatch, "height", height, 2 * height)
     with pytest.raises(HostError, match=rf"{PROMPTS[1]}.*{message}"):
-        fit_plan(tiny.build(), PROMPTS, vary={"height": [height, 2 * height]}, **call)
+        fit_plan(tiny.build(), PROMPTS, **call)
 
 
-def test_parts_that_start_elsewhere_are_not_mixed():
+def test_parts_that_start_elsewhere_are_not_mixed(monkeypatch):
     tiny = PIPELINES["z-image"]
+    mix(monkeypatch, "cfg_truncation", 0.5, 0.75)
     with pytest.raises(HostError, match="changes its expert or guidance at noise levels"):
-        fit_plan(tiny.build(), PROMPTS[:2], vary={"cfg_truncation": [0.5, 0.75]}, **call_for(tiny))
-
-
-def test_the_runs_of_another_mix_are_refused(flux, tmp_path):
-    path, call = tmp_path / "runs", call_for(output_type="latent")
-    call.pop("guidance_scale")
-    mix = {"guidance_scale": [2.0, 3.0]}
-    fit_plan(flux, PROMPTS[:2], search=False, resume=path, vary=mix, **call)
-    mix = {"guidance_scale": [2.0, 4.0]}
-    with pytest.raises(PlanError, match="runs of another fit"):
-        fit_plan(flux, PROMPTS[:2], search=False, resume=path, vary=mix, **call)
+        fit_plan(tiny.build(), PROMPTS[:2], **call_for(tiny))
 
 
 # --- refusals and failures --------------------------------------------------------------------
@@ -519,7 +485,7 @@ def test_inpainting_is_refused():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"generator": torch.Generator()}, "makes the generators itself: give seeds"),
+        ({"generator": torch.Generator()}, "seeds make the generators"),
         ({"guidence_scale": 3.0}, "no argument 'guidence_scale'"),
         ({"evaluations": STEPS + 1}, "9 evaluations are impossible"),
         ({"history": 0}, "history is 1 .*, not 0"),
@@ -591,7 +557,7 @@ def test_a_prompt_that_fails_in_the_decoder_is_named(flux, after, monkeypatch):
 
 def test_a_killed_fit_goes_on(flux, plan, tmp_path, monkeypatch):
     monkeypatch.setattr("tacache.fitting.full_runs.KEEP_EVERY", 3)
-    path, one, done = tmp_path / "runs", fitting.PipelineRuns._one, []
+    path, one, done = tmp_path / "runs", HeldRuns._one, []
 
     def dying(self: Any, k: int, x: Any, step: int) -> Any:
         done.append(step)
@@ -600,7 +566,7 @@ def test_a_killed_fit_goes_on(flux, plan, tmp_path, monkeypatch):
         return one(self, k, x, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fitting.PipelineRuns, "_one", dying)
+        patch.setattr(HeldRuns, "_one", dying)
         with pytest.raises(KeyboardInterrupt):
             fit_plan(flux, PROMPTS, search=False, resume=path, **call_for())
     with counted(flux, FLUX.denoisers) as calls:
@@ -656,6 +622,7 @@ import json, os, sys
 from pathlib import Path
 from tests.diffusers_support import PIPELINES, torch
 from tacache.diffusers import fit_plan
+from tacache.diffusers.pipeline import PipelineHost
 
 folder, rank = Path(sys.argv[1]), os.environ["RANK"]
 answers = []
@@ -673,13 +640,20 @@ for number, job in enumerate(json.loads((folder / "jobs.json").read_text())):
         if rank == "1" and len(calls) > job.get("after", 10**6):
             raise RuntimeError("out of memory")
 
+    def sized(self, sample, call, times=None, opened=PipelineHost.open):
+        height = job["heights"][job["prompts"].index(sample.prompt) % 2]
+        return opened(self, sample, call | {"height": height}, times)
+
     pipe.encode_prompt = watched
     pipe.transformer.register_forward_hook(hook)
+    plain = PipelineHost.open
+    PipelineHost.open = sized if "heights" in job else plain
     try:
         resume = folder / f"runs{number}"
         answer = {"plan": fit_plan(pipe, job["prompts"], resume=resume, **job["call"]).to_json()}
     except Exception as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
+    PipelineHost.open = plain
     answers.append(answer | {"calls": len(calls)})
 (folder / f"{rank}.json").write_text(json.dumps(answers))
 """
@@ -688,14 +662,12 @@ for number, job in enumerate(json.loads((folder / "jobs.json").read_text())):
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
     """What each of two processes found in several fits, one after the other."""
-    unsized = call_for()
-    unsized.pop("height")
     jobs = {
         "failing at its start": {"bad": PROMPTS[1]},
         "failing in its full runs": {"after": STEPS},
         "failing in its fit": {"after": 2 * STEPS + PROBES + 2},
         "too few prompts": {"prompts": PROMPTS[:1]},
-        "a size each": {"call": unsized | {"vary": {"height": [32, 64]}}},
+        "a size each": {"heights": [32, 64]},
         "searched": {"call": call_for(max_evaluations=300)},
     }
     folder = tmp_path_factory.mktemp("processes")
@@ -703,7 +675,8 @@ def launched(tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
     (folder / "jobs.json").write_text(json.dumps(every))
     script = folder / "script.py"
     script.write_text(SCRIPT)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [sys.executable, *launcher, script, folder],

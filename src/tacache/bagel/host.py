@@ -1,7 +1,7 @@
 """Following a plan inside BAGEL: its own loop runs, and only its velocities come from us.
 
-For the length of a `with` block two methods are shadowed on the instance: `generate_image`, which
-starts a run, and `_forward_flow`, which gives the velocity of a step.
+Two methods are shadowed on the instance, until `remove` or for the length of a `with` block:
+`generate_image`, which starts a run, and `_forward_flow`, which gives the velocity of a step.
 """
 
 import functools
@@ -23,6 +23,7 @@ from tacache.velocity import check_velocity
 
 METHODS = ("generate_image", "_forward_flow")
 PLAIN = "_tacache_plain"  # on a shadow: the method it stands before
+WATCHER = "_tacache_watcher"  # on a shadow: who is asked for its velocities
 FLAG = "enable_taylorseer"
 
 # BAGEL's evaluation of a step, its arguments bound; `evaluate(x_t=x)` is that of another state
@@ -68,12 +69,33 @@ class Following:
         return made[0] if len(made) == 1 else torch.cat(made)
 
 
+def apply(model: Any, plan: Plan) -> None:
+    """Make `model` (a Bagel or its inferencer) follow `plan`; call it as before.
+
+    A plan that is already applied is replaced.
+    """
+    bagel = model_of(model)
+    check_host(bagel, plan)
+    for name, shadow in shadows(bagel, Following(plan)).items():
+        setattr(bagel, name, shadow)
+
+
+def remove(model: Any) -> None:
+    """Give the model back the methods it had before `apply`."""
+    bagel = model_of(model)
+    for name in METHODS:
+        plain = plain_method(bagel, name)
+        if getattr(plain, "__func__", None) is not getattr(type(bagel), name):
+            setattr(bagel, name, plain)  # a method of the user's own
+        elif name in bagel.__dict__:
+            delattr(bagel, name)
+
+
 @contextmanager
 def applied(model: Any, plan: Plan) -> Iterator[Following]:
-    """`model` (a Bagel or its inferencer) follows `plan` for the length of a `with` block.
+    """`apply` for the length of a `with` block; what was there before comes back, come what may.
 
-    What was there before comes back at its end, come what may. The block's value says in
-    `run_plan` how the latest run was planned.
+    The block's value says in `run_plan` how the latest run was planned.
     """
     bagel, following = model_of(model), Following(plan)
     check_host(bagel, plan)
@@ -82,8 +104,22 @@ def applied(model: Any, plan: Plan) -> Iterator[Following]:
 
 
 @contextmanager
+def without_plan(model: Any) -> Iterator[None]:
+    """Full steps for the length of a `with` block, whatever plan was applied before."""
+    bagel = model_of(model)
+    with replaced(bagel, **{name: plain_method(bagel, name) for name in METHODS}):
+        yield
+
+
+@contextmanager
 def watching(model: Any, watcher: Watcher) -> Iterator[None]:
     """Ask `watcher` for the velocities of the model's runs; a plan in force makes room for it."""
+    with replaced(model, **shadows(model, watcher)):
+        yield
+
+
+def shadows(model: Any, watcher: Watcher) -> dict[str, Any]:
+    """What stands before the model's methods, by their names, to ask `watcher` for velocities."""
     check_taylorseer(model)
     whole, flow = (plain_method(model, name) for name in METHODS)
     running = threading.Lock()
@@ -106,10 +142,16 @@ def watching(model: Any, watcher: Watcher) -> Iterator[None]:
         evaluate = functools.partial(flow, **arguments)
         return watcher.velocity(arguments["x_t"], evaluate) if running.locked() else evaluate()
 
-    setattr(generate_image, PLAIN, whole)
-    setattr(forward_flow, PLAIN, flow)
-    with replaced(model, generate_image=generate_image, _forward_flow=forward_flow):
-        yield
+    for shadow, plain in ((generate_image, whole), (forward_flow, flow)):
+        setattr(shadow, PLAIN, plain)
+        setattr(shadow, WATCHER, watcher)
+    return dict(zip(METHODS, (generate_image, forward_flow), strict=True))
+
+
+def followed_plan(model: Any) -> Plan | None:
+    """The plan as the model's latest run took it; None where no plan is in force."""
+    watcher = getattr(model_of(model).generate_image, WATCHER, None)
+    return watcher.run_plan if isinstance(watcher, Following) else None
 
 
 @contextmanager

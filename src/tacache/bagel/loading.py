@@ -1,5 +1,6 @@
 """BAGEL from a user's checkout and weights; nothing of it ships with this package."""
 
+import functools
 import importlib
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tacache.bagel.runs import device_of
 from tacache.errors import HostError
 
 CHECKOUT = "https://github.com/ByteDance-Seed/Bagel"
@@ -58,10 +60,27 @@ def load_inferencer(
     _check_files(folder, WEIGHTS, "no folder of BAGEL's weights, such as BAGEL-7B-MoT")
     parts = import_checkout(code)
     try:
-        return _assembled(parts, folder, getattr(torch, dtype), device)
+        return with_autocast(_assembled(parts, folder, getattr(torch, dtype), device))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise HostError(f"cannot load BAGEL from {folder}: {reason}") from error
+
+
+def with_autocast(inferencer: Any) -> Any:
+    """The inferencer, with the autocast on a CPU that its own code opens on CUDA alone.
+
+    BAGEL casts to bfloat16 before its attention and counts on an autocast to go on from there.
+    """
+    if device_of(inferencer.model).type != "cuda":
+        plain = inferencer.interleave_inference
+
+        @functools.wraps(plain)
+        def interleave_inference(*args: Any, **call: Any) -> Any:
+            with torch.autocast("cpu", torch.bfloat16):
+                return plain(*args, **call)
+
+        inferencer.interleave_inference = interleave_inference
+    return inferencer
 
 
 def import_checkout(path: Path) -> dict[str, Any]:
@@ -159,8 +178,7 @@ def _device_map(model: Any, dtype: torch.dtype) -> dict[str, Any]:
 
 def _hooked(vae: Any, model: Any) -> Any:
     """The autoencoder where the model's first weights lie, with hooks that bring inputs there."""
-    place = next((p.device for p in model.parameters() if p.device.type != "meta"), "cpu")
-    return _accelerate().dispatch_model(vae, {"": place}, force_hooks=True)
+    return _accelerate().dispatch_model(vae, {"": device_of(model)}, force_hooks=True)
 
 
 def _accelerate() -> Any:

@@ -1,19 +1,19 @@
-"""Pictures of prompts, made by BAGEL's inferencer or by a function of the user's."""
+"""How BAGEL's inferencer, or a function of the user's, makes a picture of a sample."""
 
 import difflib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from tacache.bagel.host import replaced
 from tacache.errors import HostError
-from tacache.prompts import check_seeds
+from tacache.host import Pixels
+from tacache.prompts import Sample
 
 # generate(prompt, **call): a picture by the model, from torch's global generator
 Generate = Callable[..., Any]
@@ -21,32 +21,16 @@ Generate = Callable[..., Any]
 NOT_FOR_CALLS = {"input_lists", "understanding_output"}
 
 
-class Job(NamedTuple):
-    """One call: a prompt and a seed."""
-
-    prompt: str
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.prompt!r} with seed {self.seed}"
-
-
 class Maker(NamedTuple):
-    """How a job becomes a picture."""
+    """How a sample becomes a picture."""
 
     generate: Generate
     call: Mapping[str, Any]
 
-    def __call__(self, job: Job) -> Any:
-        """The output of one call, from noise of the job's seed."""
-        with seeded(job.seed):
-            return self.generate(job.prompt, **self.call)
-
-
-def jobs_of(prompts: Sequence[str], seeds: Sequence[int] | None) -> list[Job]:
-    """Every prompt with every seed, [0] without any."""
-    check_seeds(seeds or [])
-    return [Job(prompt, seed) for prompt in prompts for seed in (seeds or [0])]
+    def __call__(self, sample: Sample) -> Any:
+        """The output of one call, from noise of the sample's seed."""
+        with seeded(sample.seed):
+            return self.generate(sample.prompt, **self.call)
 
 
 def maker_of(host: Any, generate: Generate | None, call: Mapping[str, Any]) -> Maker:
@@ -87,12 +71,16 @@ def quiet(model: Any) -> Iterator[None]:
         yield
 
 
-def pixels_of(output: Any) -> Tensor | None:
-    """The picture of a call's output in [0, 1], (1, height, width, channels); None without one."""
+def pixels_of(output: Any) -> Pixels | None:
+    """The picture of a call's output; None without one."""
     if isinstance(output, Mapping):
         output = output.get("image")
     if isinstance(output, list | tuple):
         output = output[0] if len(output) == 1 else None
     if not hasattr(output, "convert"):  # of PIL
         return None
-    return torch.from_numpy(np.asarray(output.convert("RGB"), dtype=np.float32) / 255)[None]
+    pixels: Pixels = np.asarray(output.convert("RGB"), dtype=np.float32) / np.float32(255)
+    return pixels
+
+
+Job = Sample  # the name under which the command line finds it

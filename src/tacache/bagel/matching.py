@@ -34,7 +34,8 @@ def check_host(model: Any, plan: Plan) -> None:
 def fit_to_run(plan: Plan, run: Run) -> Plan:
     """The plan for this run; an error where it cannot be had, a warning where it may do worse."""
     _check_size(plan, run)
-    _warn_of_settings(plan, run)
+    if plan.evaluations < plan.steps:  # where nothing is rebuilt, settings change nothing
+        _warn_of_settings(plan, run)
     return _with_parts(_on_grid(plan, run.times), run)
 
 
@@ -69,6 +70,8 @@ def _with_parts(plan: Plan, run: Run) -> Plan:
         return plan
     bare = Plan.model_validate({**plan.model_dump(), "times": run.times, "breaks": ()})
     changed = with_breaks(bare, run.breaks)
+    if plan.evaluations == plan.steps:
+        return changed
     logger.warning(
         "this run's guidance switches at steps %s, the plan's at %s: %d evaluations",
         list(wanted), list(plan.break_steps), changed.evaluations,

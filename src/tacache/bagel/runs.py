@@ -77,9 +77,10 @@ def guidance_breaks(interval: tuple[float, float], text_scale: float) -> tuple[f
     return tuple(float(np.nextafter(np.float32(b), above)) for b in (high, low) if 0 < b < 1)
 
 
-def describe(model: Any, run: Run, *, dtype: str, prompts: str | None = None) -> Origin:
-    """The fingerprint of a run whose images have one size."""
+def describe(model: Any, run: Run, *, dtype: str, called_with: Mapping[str, Any]) -> Origin:
+    """The origin of a run whose images have one size."""
     shape = run.shapes[0]
+    size: dict[str, Any] = {"image_shapes": None if shape is None else list(shape)}
     return Origin(
         kind="bagel",
         pipeline=type(model).__name__,
@@ -87,8 +88,7 @@ def describe(model: Any, run: Run, *, dtype: str, prompts: str | None = None) ->
         denoiser=denoiser_name(model),
         latent_shape=(run.lengths[0], run.channels),
         dtype=dtype,
-        call={**run.settings, "image_shapes": None if shape is None else list(shape)},
-        prompts_sha256=prompts,
+        call={**called_with, **run.settings, **size},
     )
 
 
@@ -101,6 +101,12 @@ def model_name(model: Any) -> str | None:
 def denoiser_name(model: Any) -> str:
     """The class of the network that gives the velocity."""
     return type(model.language_model).__name__
+
+
+def device_of(model: Any) -> torch.device:
+    """Where the model computes; what accelerate keeps elsewhere lies on no device."""
+    places = (parameter.device for parameter in model.parameters())
+    return next((place for place in places if place.type != "meta"), torch.device("cpu"))
 
 
 def _image_shape(model: Any, positions: Tensor) -> tuple[int, int] | None:

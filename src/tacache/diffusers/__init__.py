@@ -7,10 +7,10 @@ except ModuleNotFoundError as error:
         "tacache.diffusers needs diffusers: pip install 'tacache[diffusers]'", name=error.name
     ) from error
 
-from tacache.diffusers.calibration import calibrate
+
 from tacache.diffusers.driving import drive
-from tacache.diffusers.fitting import fit_plan, fit_plans
 from tacache.diffusers.host import applied, apply, remove
+from tacache.diffusers.pipeline import calibrate, fit_plan, fit_plans
 from tacache.diffusers.schedulers import (
     PlanDPMSolverMultistepScheduler,
     PlanFlowMatchEulerDiscreteScheduler,

@@ -103,3 +103,6 @@ class Processes:
             yield Claims(claims)
         if self.rank == 0:
             shutil.rmtree(claims)
+
+
+ALONE = Processes(0, 1)  # this process does all of the work

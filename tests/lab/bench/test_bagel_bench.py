@@ -19,19 +19,21 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from tacache.bagel import calibrate
+from tacache.bagel.held import scales_at
 from tacache.bagel.host import replaced
-from tacache.bagel.making import Job as Made
+from tacache.bagel.inferencer import BagelHost
 from tacache.bagel.making import maker_of, pixels_of
+from tacache.bagel.runs import device_of
 from tacache.cli import app
 from tacache.errors import HostError
 from tacache.lab.bench import Job, Record, read_records, run_bench, seam
-from tacache.lab.bench.bagel_calls import BagelCaller, device_of, scales_at
-from tacache.lab.bench.hosts import is_bagel, processes_of
+from tacache.lab.bench.hosts import host_of
 from tacache.lab.bench.inside import peers
 from tacache.lab.bench.judging import FINE, FULL, Judge, euler_walk
 from tacache.lab.bench.machines import installed
-from tacache.lab.bench.seam import SampleVelocity, Subject
+from tacache.lab.bench.seam import Calls, SampleVelocity
 from tacache.lab.cost import count_flops
+from tacache.prompts import Sample
 from tacache.work.processes import Processes
 from tests import bagel_real, bagel_stand_in
 from tests.bagel_stand_in import CALL, SIZE
@@ -40,7 +42,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*Disabling autocast:UserWarning
 METHODS = ("tasu-10", "fitted", "reuse", "fewer", "ab2", "magcache")
 STEPS, BUDGETS = 8, (6, 4)
 FEW = {**CALL, "num_timesteps": STEPS + 1}
-FOX = Subject("a red fox", 0)
+FOX = Sample("a red fox", 0)
 UNTIMED = {"seconds": None, "full_seconds": None, "prepare_seconds": None, "taught": None}
 
 
@@ -138,18 +140,18 @@ def test_records_say_what_calibration_says_of_the_model(inferencer, undisturbed)
 @pytest.mark.parametrize("steps", [STEPS, 5])
 def test_full_steps_are_those_of_generate_image_bit_for_bit(inferencer, tmp_path, steps):
     """The reference, and as many steps as a user asks BAGEL for."""
-    caller = BagelCaller(inferencer, FEW, FOX)
+    caller = Calls(BagelHost(inferencer), FEW, FOX)
     made = Judge(caller, job(), tmp_path / "r.jsonl", {}).run(FOX, euler_walk, steps=steps)
     with latents_of(inferencer) as latents:
-        picture = maker_of(inferencer, None, FEW | {"num_timesteps": steps + 1})(Made(*FOX))
+        picture = maker_of(inferencer, None, FEW | {"num_timesteps": steps + 1})(FOX)
     assert torch.equal(made.result.latents, latents[0].float())
-    assert torch.equal(made.result.pixels.movedim(0, -1), pixels_of(picture)[0])
+    assert torch.equal(made.result.pixels.movedim(0, -1), torch.from_numpy(pixels_of(picture)))
     assert len(made.evaluated) == steps
 
 
 def test_times_off_the_grid_are_evaluated_as_bagel_would(inferencer):
     """The steps of a run with other levels, asked of a call with the usual ones."""
-    caller = BagelCaller(inferencer, FEW, FOX)
+    caller = Calls(BagelHost(inferencer), FEW, FOX)
     with caller.open(FOX) as usual, caller.open(FOX, steps=6) as other:
         assert other.times == caller.grid(6)
         new = sorted(set(other.times) - set(usual.times))
@@ -166,7 +168,7 @@ def test_times_off_the_grid_are_evaluated_as_bagel_would(inferencer):
 def test_the_calls_own_autocast_holds(tmp_path):
     inferencer = bagel_stand_in.inferencer()
     inferencer.autocast = "cpu"
-    caller = BagelCaller(inferencer, FEW, FOX)
+    caller = Calls(BagelHost(inferencer), FEW, FOX)
     assert caller.host.dtype == "bfloat16"
     test_times_off_the_grid_are_evaluated_as_bagel_would(inferencer)
     test_full_steps_are_those_of_generate_image_bit_for_bit(inferencer, tmp_path, STEPS)
@@ -192,7 +194,7 @@ def test_operations_are_those_of_the_inferencers_own_call(inferencer, undisturbe
 
     def of_call(steps: int) -> int:
         make = maker_of(inferencer, None, FEW | {"num_timesteps": steps + 1})
-        return count_flops(functools.partial(make, Made(*FOX)))
+        return count_flops(functools.partial(make, FOX))
 
     assert records[FULL, STEPS].flops == pytest.approx(of_call(STEPS), rel=1e-6)
     assert records[FINE, 16].flops == pytest.approx(of_call(16), rel=1e-6)
@@ -233,16 +235,16 @@ def test_killed_it_goes_on_where_it_stopped(stand_in, tmp_path, monkeypatch):
 
 def test_nothing_stays_replaced(stand_in):
     before = dict(vars(stand_in)), set(vars(stand_in.model))
-    with BagelCaller(stand_in, FEW, FOX).open(FOX):
+    with Calls(BagelHost(stand_in), FEW, FOX).open(FOX):
         assert (dict(vars(stand_in)), set(vars(stand_in.model))) == before
 
 
 def test_one_call_serves_a_sample_at_all_times(stand_in, monkeypatch):
-    caller = BagelCaller(stand_in, FEW, FOX)
-    plain, opened = BagelCaller.open, []
-    monkeypatch.setattr(BagelCaller, "open", lambda *given: opened.append(1) or plain(*given))
+    caller = Calls(BagelHost(stand_in), FEW, FOX)
+    plain, opened = Calls.open, []
+    monkeypatch.setattr(Calls, "open", lambda *given: opened.append(1) or plain(*given))
     with ExitStack() as stack:
-        velocity = SampleVelocity(caller, [FOX, Subject("two boats", 1)], stack)
+        velocity = SampleVelocity(caller, [FOX, Sample("two boats", 1)], stack)
         x = torch.randn(2, 4, 64)
         for t in (1.0, 0.777, 0.123):
             assert velocity(x, t, [0, 1]).shape == x.shape
@@ -264,27 +266,28 @@ def test_caches_inside_the_model_are_recorded_with_the_reason(stand_in, tmp_path
     ("changes", "message"),
     [
         ({"num_timestep": 9}, "takes no argument 'num_timestep' here .meant 'num_timesteps'"),
-        ({"image": object()}, "leave image="),
         ({"enable_taylorseer": True}, "enable_taylorseer=True does not go with"),
     ],
 )
 def test_a_call_that_cannot_be_benchmarked_is_refused(stand_in, changes, message):
     with pytest.raises(HostError, match=message):
-        BagelCaller(stand_in, FEW | changes, FOX)
+        Calls(BagelHost(stand_in), FEW | changes, FOX)
 
 
 def test_an_inferencer_that_makes_no_picture_is_refused(stand_in, monkeypatch):
     monkeypatch.setattr(type(stand_in), "__call__", lambda self, **call: {"image": None})
-    with pytest.raises(HostError, match="'a red fox' with seed 0: the inferencer made no picture"):
-        BagelCaller(stand_in, FEW, FOX)
+    with pytest.raises(
+        HostError, match="'a red fox' with seed 0: generate_image of the model was not called"
+    ):
+        Calls(BagelHost(stand_in), FEW, FOX)
 
 
 def test_a_picture_that_is_none_is_refused(stand_in, monkeypatch):
-    caller = BagelCaller(stand_in, FEW, FOX)
+    caller = Calls(BagelHost(stand_in), FEW, FOX)
     monkeypatch.setattr(type(stand_in), "decode_image", lambda self, latents, shape: latents)
     with (
         caller.open(FOX) as velocity,
-        pytest.raises(HostError, match="decode_image gave no picture"),
+        pytest.raises(HostError, match="made no picture of the last state"),
     ):
         velocity.finish(velocity.run.noise)
 
@@ -300,24 +303,29 @@ def test_guidance_by_another_rule_is_refused(stand_in, monkeypatch):
 
     monkeypatch.setattr(type(stand_in.model), "generate_image", otherwise)
     with pytest.raises(HostError, match="guidance at t=1 is not that of its cfg_interval"):
-        BagelCaller(stand_in, FEW, FOX)
+        Calls(BagelHost(stand_in), FEW, FOX)
 
 
 # --- small parts ------------------------------------------------------------------------------
 
 
 def test_bagel_is_told_by_its_inferencer_and_runs_alone(stand_in, monkeypatch):
-    assert is_bagel(stand_in)
-    assert not is_bagel(stand_in.model)
-    assert processes_of(stand_in) == Processes(0, 1)
+    host = host_of(stand_in)
+    assert isinstance(host, BagelHost)
+    assert host_of(host) is host
+    with pytest.raises(HostError, match="Bagel is neither a pipeline"):
+        host_of(stand_in.model)
+    assert host.processes() == Processes(0, 1)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(HostError, match="bagel runs in one process"):
-        processes_of(stand_in)
+        host.processes()
 
 
 def test_caches_are_refused_by_the_caller_too(stand_in):
-    with pytest.raises(HostError, match="run on pipelines of diffusers, not on BAGEL"):
-        BagelCaller(stand_in, FEW, FOX).inside(object())
+    caller = Calls(BagelHost(stand_in), FEW, FOX)
+    refused = pytest.raises(HostError, match="InterleaveInferencer has no transformer")
+    with refused, caller.inside(object()):
+        pass
 
 
 def test_versions_are_those_of_what_is_installed():
@@ -330,7 +338,7 @@ def test_it_needs_no_diffusers():
     """BAGEL's transformers and diffusers of today do not go together."""
     code = (
         "import sys; sys.modules['diffusers'] = None\n"
-        "from tacache.lab.bench import runner, bagel_calls, suites\n"
+        "from tacache.bagel import inferencer; from tacache.lab.bench import runner, suites\n"
         "assert not suites.INSIDE and 'fitted' in suites.OUTSIDE\n"
         "suites.check_names(['dicache'])"
     )
@@ -342,8 +350,8 @@ def test_it_needs_no_diffusers():
 
 @pytest.mark.parametrize(("t", "guided"), [(1.0, True), (0.41, True), (0.4, False), (0.1, False)])
 def test_guidance_is_on_within_the_interval(stand_in, t, guided):
-    with BagelCaller(stand_in, FEW, FOX).open(FOX) as velocity:
-        scales = scales_at(t, velocity.run.facts)
+    with Calls(BagelHost(stand_in), FEW, FOX).open(FOX) as velocity:
+        scales = scales_at(t, velocity.run.run)
     assert scales == {"cfg_text_scale": 4.0 if guided else 1.0, "cfg_img_scale": 1.0}
 
 

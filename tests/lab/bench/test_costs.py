@@ -10,11 +10,12 @@ import torch
 
 from tacache import TACacheError
 from tacache.lab.bench import judging, run_bench
-from tacache.lab.bench.hosts import caller_of
+from tacache.lab.bench.hosts import host_of
 from tacache.lab.bench.machines import same_device
 from tacache.lab.bench.records import Key
-from tacache.lab.bench.seam import Subject
+from tacache.lab.bench.seam import Calls
 from tacache.lab.cost import count_flops
+from tacache.prompts import Sample
 from tests.lab.bench.test_runner import FLUX, STEPS, by_key, call, job
 
 
@@ -107,7 +108,7 @@ def test_processes_on_one_device_have_one_name_for_it(monkeypatch):
 
 
 def test_a_process_with_a_device_of_its_own_says_so(pipe, tmp_path):
-    caller = caller_of(pipe, call(), Subject("a red fox", 0))
+    caller = Calls(host_of(pipe), call(), Sample("a red fox", 0))
     alone, eight = (
         judging.Judge(caller, job(), tmp_path / "r.jsonl", {}, count, 1).record(
             Key("fewer", 4, "a red fox", 0), status="failed", reason="no memory"

@@ -10,23 +10,25 @@ import pytest
 import torch
 
 from tacache import HostError, Plan, PlanError, TACacheError
+from tacache.diffusers.pipeline import PipelineHost
 from tacache.lab.bench import Job, Record, methods, run_bench
-from tacache.lab.bench.calls import Caller, Subject
 from tacache.lab.bench.inside import LessonTrials, within
 from tacache.lab.bench.lessons import Lesson, record_walk
 from tacache.lab.bench.methods import METHODS, Planned, follow, load_settings, published, resolve
 from tacache.lab.bench.records import plain
+from tacache.lab.bench.seam import Calls
 from tacache.lab.bench.tries import Tries
 from tacache.lab.methods import Problem
 from tacache.lab.methods.inside import PEERS, Cache
 from tacache.lab.methods.inside.library import FirstBlockSettings
+from tacache.prompts import Sample
 from tests.diffusers_support import counted
 from tests.tiny import PIPELINES
 
 FLUX = PIPELINES["flux"]
 STEPS = 6
 PROMPTS = ("a lamp", "a bowl of soup")
-SUBJECT = Subject("a red fox", 0)
+SUBJECT = Sample("a red fox", 0)
 GUIDED = {"true_cfg_scale": 2.0, "negative_prompt": "grey"}
 NEEDS_CACHE_DIT = pytest.mark.skipif(
     importlib.util.find_spec("cache_dit") is None,
@@ -50,8 +52,8 @@ def pipe() -> Any:
 
 
 @pytest.fixture(scope="module")
-def caller(pipe) -> Caller:
-    return Caller(pipe, call(**GUIDED), SUBJECT)
+def caller(pipe) -> Calls:
+    return Calls(PipelineHost(pipe), call(**GUIDED), SUBJECT)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def lesson(caller, tmp_path_factory) -> Lesson:
 
 
 @torch.no_grad()
-def sampled(caller: Caller, method: Any, settings: Any) -> tuple[Any, Any]:
+def sampled(caller: Calls, method: Any, settings: Any) -> tuple[Any, Any]:
     """A method's run, and the velocity function that counted it."""
     with within(method, caller, settings), caller.open(SUBJECT) as velocity:
         problem = Problem(velocity, velocity.run.noise, caller.times)
@@ -229,7 +231,7 @@ def test_a_fit_that_asks_too_much_is_refused_before_it_starts(
         """All samples are the first two, which are recorded."""
 
         @property
-        def subjects(self) -> list[Subject]:
+        def subjects(self) -> list[Sample]:
             return [lesson.subjects[i % 2] for i in range(len(self.prompts))]
 
     taught = Same(caller, lesson.folder, "given", tuple(f"prompt {i}" for i in range(samples)))

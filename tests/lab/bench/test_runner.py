@@ -17,6 +17,7 @@ import torch
 
 from tacache import HostError, TACacheError
 from tacache.diffusers import applied
+from tacache.diffusers.pipeline import PipelineHost
 from tacache.lab.bench import (
     Job,
     Record,
@@ -27,15 +28,15 @@ from tacache.lab.bench import (
     read_records,
     run_bench,
 )
-from tacache.lab.bench.calls import Caller, Subject
 from tacache.lab.bench.lessons import FIRST_SEED, Lesson, record_walk
 from tacache.lab.bench.methods import METHODS, Planned, Rival, resolve
 from tacache.lab.bench.runner import Bench, drop_failed
+from tacache.lab.bench.seam import Calls
 from tacache.lab.methods import BASELINES
 from tacache.lab.methods.budcache import BudCache
 from tacache.lab.methods.inside import PEERS
 from tacache.plan import Plan
-from tacache.prompts import read_prompts
+from tacache.prompts import Sample, read_prompts
 from tests.diffusers_support import counted
 from tests.tiny import PIPELINES
 
@@ -169,8 +170,8 @@ def test_what_tuning_evaluates_is_counted_at_the_model(pipe, tmp_path, monkeypat
 def test_a_method_that_starts_elsewhere_is_recorded_as_failed(pipe, tmp_path, monkeypatch):
     run = judging.Judge.sampled
 
-    def other_noise(self: Any, subject: Subject, sample: Any) -> Any:
-        return run(self, Subject(subject.prompt, subject.seed + 1), sample)
+    def other_noise(self: Any, subject: Sample, sample: Any) -> Any:
+        return run(self, Sample(subject.prompt, subject.seed + 1), sample)
 
     monkeypatch.setattr(judging.Judge, "sampled", other_noise)
     asked = job(methods=["fewer"], evaluations=[4], prompts=["a red fox"])
@@ -242,7 +243,7 @@ def test_records_say_what_was_run(all_methods):
 
 
 def test_the_best_ratio_is_no_worse_than_the_papers_on_calibration(pipe, tmp_path):
-    caller = Caller(pipe, call(), Subject("a lamp", 0))
+    caller = Calls(PipelineHost(pipe), call(), Sample("a lamp", 0))
     lesson = Lesson(caller, tmp_path, "given", ("a lamp", "a bowl of soup"))
     for subject in lesson.subjects:
         record_walk(caller, tmp_path, subject)

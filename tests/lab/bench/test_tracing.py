@@ -11,9 +11,11 @@ import pytest
 
 from tacache import diagnose
 from tacache.diffusers import calibrate
+from tacache.diffusers.pipeline import PipelineHost
 from tacache.lab.bench import Record, read_records, run_bench
-from tacache.lab.bench.calls import Caller, Subject
+from tacache.lab.bench.seam import Calls
 from tacache.plan import Plan
+from tacache.prompts import Sample
 from tests.lab.bench.test_runner import FLUX, STEPS, by_key, call, job
 
 
@@ -32,7 +34,7 @@ def traced(pipe, tmp_path_factory) -> tuple[list[Record], Path]:
 
 def test_drift_is_what_diagnose_finds(pipe, traced):
     records, out = by_key(traced[0]), traced[1]
-    caller = Caller(pipe, call(), Subject("a red fox", 0))
+    caller = Calls(PipelineHost(pipe), call(), Sample("a red fox", 0))
     settings = [
         json.loads(path.read_text())["settings"]
         for path in (out.parent / "r.jsonl.work").glob("settings-*.json")
@@ -40,7 +42,7 @@ def test_drift_is_what_diagnose_finds(pipe, traced):
     for rule, method in (("tasu", "tasu"), ("fitted", "fitted")):
         (found,) = [one for one in settings if one.get("rule") == rule]
         plan = Plan.model_validate_json(json.dumps(found))
-        with caller.open(Subject("a red fox", 0)) as velocity:
+        with caller.open(Sample("a red fox", 0)) as velocity:
             wanted = diagnose(velocity, velocity.run.noise, plan)
         traces = records[method, 4].traces
         assert traces["state_drift"] == pytest.approx(wanted.state_drift, rel=1e-5)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tacache import time_grid
-from tacache.lab.bench import RecordError, calls, read_records, run_bench, runner
+from tacache.lab.bench import RecordError, read_records, run_bench, runner, seam
 from tacache.lab.bench.jobs import Prepared
 from tacache.lab.bench.lessons import Remembered
 from tacache.lab.bench.locks import held
@@ -161,7 +161,7 @@ def test_failed_records_are_dropped_from_parts_too(tmp_path):
 
 def test_a_tuning_that_failed_goes_on_when_it_is_retried(pipe, tmp_path, monkeypatch):
     asked = job(methods=["magcache"], evaluations=[4], prompts=["a red fox"])
-    evaluate, left = calls.Counted.__call__, [60]
+    evaluate, left = seam.Counted.__call__, [60]
 
     def failing(self: Any, x: Any, t: float) -> Any:
         left[0] -= 1
@@ -171,7 +171,7 @@ def test_a_tuning_that_failed_goes_on_when_it_is_retried(pipe, tmp_path, monkeyp
 
     whole = run_bench(pipe, asked, tmp_path / "whole.jsonl")[-1]
     out, folder = tmp_path / "r.jsonl", runner.work_folder(tmp_path / "r.jsonl")
-    monkeypatch.setattr(calls.Counted, "__call__", failing)
+    monkeypatch.setattr(seam.Counted, "__call__", failing)
     assert run_bench(pipe, asked, out)[-1].reason == "RuntimeError: no memory"
     (kept,) = folder.glob("*.tries")
     assert len(kept.read_text().splitlines()) > 3

@@ -14,12 +14,13 @@ from report_support import STEPS, judged, record
 
 from tacache.lab.following import TAGS, score
 from tacache.lab.report import readme_table, study
-from tacache.lab.report.estimates import Subject, student_t
+from tacache.lab.report.estimates import student_t
 from tacache.lab.report.kinds import kind_notes, kind_tables, overall
 from tacache.lab.report.page import page, section
 from tacache.lab.report.pictures import Shelves, shelves
 from tacache.lab.report.quantities import in_order, quantity
 from tacache.lab.report.tables import comma_separated, markdown
+from tacache.prompts import Sample
 from tests.lab.report.test_page import Reader, data
 
 KINDS = ("position", "counting", "counting", "counting", None)  # of five prompts
@@ -119,9 +120,9 @@ def test_sub_scores_stand_after_their_metric_in_the_order_of_kinds():
 
 @given(st.lists(st.tuples(st.sampled_from(TAGS), st.booleans()), min_size=1, max_size=30))
 def test_the_mean_over_kinds_is_the_models_own_score(results):
-    samples: dict[str, dict[Subject, float]] = {"full.psnr": {Subject("x", 0): 30.0}}
+    samples: dict[str, dict[Sample, float]] = {"full.psnr": {Sample("x", 0): 30.0}}
     for i, (tag, right) in enumerate(results):
-        samples.setdefault(f"score.following/{tag}", {})[Subject(str(i), 0)] = float(right)
+        samples.setdefault(f"score.following/{tag}", {})[Sample(str(i), 0)] = float(right)
     (found,) = overall(samples).values()
     assert found.mean == pytest.approx(score(results)["overall"])
     assert found.samples == len(results)
@@ -130,7 +131,7 @@ def test_the_mean_over_kinds_is_the_models_own_score(results):
 def test_its_margin_is_that_of_a_stratified_sample():
     values = {"counting": (1.0, 0.0, 1.0, 1.0), "position": (0.0, 1.0)}
     samples = {
-        f"score.following/{kind}": {Subject(f"{kind} {i}", 0): x for i, x in enumerate(some)}
+        f"score.following/{kind}": {Sample(f"{kind} {i}", 0): x for i, x in enumerate(some)}
         for kind, some in values.items()
     }
     found = overall(samples)["score.following/overall"]

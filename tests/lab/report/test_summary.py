@@ -12,16 +12,17 @@ from report_support import PROMPTS, REASON, STEPS, bench, fidelity, judged, reco
 
 from tacache.lab.bench.records import Machine, RecordError
 from tacache.lab.report import Summary, read_study, study, summarise
-from tacache.lab.report.estimates import Subject, difference, estimate, student_t
+from tacache.lab.report.estimates import difference, estimate, student_t
 from tacache.lab.report.quantities import in_order, measured, quantity, unmeasured
 from tacache.lab.report.summary import is_ours
 from tacache.profile import Origin
+from tacache.prompts import Sample
 
 NUMBERS = st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=12)
 
 
-def samples(values: list[float]) -> dict[Subject, float]:
-    return {Subject(f"prompt {n}", 0): value for n, value in enumerate(values)}
+def samples(values: list[float]) -> dict[Sample, float]:
+    return {Sample(f"prompt {n}", 0): value for n, value in enumerate(values)}
 
 
 def row(made, method: str, evaluations: int | None):
@@ -54,11 +55,11 @@ def test_one_sample_has_no_interval():
 
 
 def test_seeds_of_a_prompt_are_one_observation():
-    seeds = {Subject(p, s): float(10 * n + s) for n, p in enumerate("ab") for s in (-1, 0, 1)}
+    seeds = {Sample(p, s): float(10 * n + s) for n, p in enumerate("ab") for s in (-1, 0, 1)}
     found = estimate(seeds)
     assert found.samples == 6
     assert found.margin == pytest.approx(estimate(samples([0.0, 10.0])).margin)
-    alone = estimate({Subject("a", s): float(s) for s in (1, 2, 3)})
+    alone = estimate({Sample("a", s): float(s) for s in (1, 2, 3)})
     assert alone.margin == pytest.approx(estimate(samples([1.0, 2.0, 3.0])).margin)
 
 

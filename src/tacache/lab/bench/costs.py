@@ -3,8 +3,9 @@
 import functools
 from typing import NamedTuple
 
-from tacache.lab.bench.seam import Calls, Subject
+from tacache.lab.bench.seam import Calls
 from tacache.lab.cost import count_flops
+from tacache.prompts import Sample
 
 SHORT, LONG = 2, 3  # steps; one more evaluation apart (Mochi cannot count to one)
 
@@ -20,7 +21,7 @@ class CallFlops(NamedTuple):
         return self.around + round(evaluations * self.evaluation)
 
 
-def call_flops(caller: Calls, subject: Subject) -> CallFlops | None:
+def call_flops(caller: Calls, subject: Sample) -> CallFlops | None:
     """From two short calls; None where they cannot be told apart (compiled code is not seen)."""
     # in this thread: the counter sees no other
     short, longer = (

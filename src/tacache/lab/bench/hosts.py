@@ -1,34 +1,37 @@
-"""What a benchmark runs on, told by the host it is given: a pipeline of diffusers, or BAGEL.
+"""The host of what a benchmark is given: a pipeline, BAGEL's inferencer, or a host itself.
 
 BAGEL needs a transformers that today's diffusers does not go with, so neither needs the other.
 """
 
-import os
+import importlib
 from typing import Any
 
 from tacache.errors import HostError
-from tacache.lab.bench.seam import Calls, Subject
+from tacache.host import Host
 from tacache.work.processes import Processes
 
-
-def is_bagel(host: Any) -> bool:
-    """Whether this is BAGEL's inferencer."""
-    return hasattr(host, "interleave_inference")
-
-
-def caller_of(host: Any, call: dict[str, Any], first: Subject) -> Calls:
-    """What opens a host's calls."""
-    if is_bagel(host):
-        from tacache.lab.bench.bagel_calls import BagelCaller
-
-        return BagelCaller(host, call, first)
-    from tacache.lab.bench.calls import Caller
-
-    return Caller(host, call, first)
+# what a model has that a host knows it by -> where that host is
+KNOWN_BY = {
+    "interleave_inference": ("tacache.bagel.inferencer", "BagelHost"),
+    "scheduler": ("tacache.diffusers.pipeline", "PipelineHost"),
+}
 
 
-def processes_of(host: Any) -> Processes:
-    """Those that share a host's work."""
-    if is_bagel(host) and os.environ.get("WORLD_SIZE", "1") != "1":
-        raise HostError("bagel runs in one process: leave torchrun (--device auto uses all GPUs)")
-    return Processes.current()
+def host_of(model: Any) -> Host:
+    """The host that runs a model."""
+    if hasattr(model, "with_steps"):  # a host already
+        found: Host = model
+        return found
+    for name, (module, kind) in KNOWN_BY.items():
+        if hasattr(model, name):
+            found = getattr(importlib.import_module(module), kind)(model)
+            return found
+    raise HostError(
+        f"{type(model).__name__} is neither a pipeline of diffusers nor BAGEL's inferencer: give "
+        "one of these, or a tacache.host.Host"
+    )
+
+
+def processes_of(model: Any) -> Processes:
+    """Those that share a model's work."""
+    return host_of(model).processes()

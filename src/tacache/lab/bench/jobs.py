@@ -10,10 +10,9 @@ from tacache.lab.bench.lessons import Lesson
 from tacache.lab.bench.methods import GENERAL, GENERAL_PROMPTS, Asked
 from tacache.lab.bench.records import Key, Status
 from tacache.lab.bench.scoring import DEFAULT_METRICS
-from tacache.lab.bench.seam import Subject
 from tacache.lab.following import Item
 from tacache.lab.metrics import METRICS
-from tacache.prompts import read_prompts
+from tacache.prompts import Sample, read_prompts
 from tacache.storage.files import Frozen
 
 
@@ -40,9 +39,9 @@ class Job:
     answers: Mapping[str, Item] = field(default_factory=dict)
 
     @property
-    def subjects(self) -> list[Subject]:
+    def subjects(self) -> list[Sample]:
         """Every prompt with every seed."""
-        return [Subject(prompt, seed) for prompt in self.prompts for seed in self.seeds]
+        return [Sample(prompt, seed) for prompt in self.prompts for seed in self.seeds]
 
     def lesson_prompts(self, asked: Asked) -> tuple[str, ...]:
         """The calibration prompts a method asks for."""
@@ -91,9 +90,9 @@ class Task(NamedTuple):
         """Whether its method is made ready on the lesson's samples, or needs none."""
         return self.asked.method.taught
 
-    def key(self, subject: Subject) -> Key:
+    def key(self, subject: Sample) -> Key:
         """Of its record for a subject."""
-        return Key(self.asked.name, self.evaluations, *subject)
+        return Key(self.asked.name, self.evaluations, subject.text, subject.seed)
 
 
 class Prepared(Frozen):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tacache.errors import HostError
+from tacache.host import file_stem
 from tacache.lab.bench.costs import CallFlops, call_flops
 from tacache.lab.bench.inside import within
 from tacache.lab.bench.jobs import Job, Prepared, Task
@@ -23,15 +24,15 @@ from tacache.lab.bench.machines import allocated, peak_memory, synchronize, this
 from tacache.lab.bench.methods import load_settings
 from tacache.lab.bench.records import Adds, Key, Record, Traces
 from tacache.lab.bench.scoring import Result, as_pixels, compare, score
-from tacache.lab.bench.seam import Calls, Counted, Subject, Times
+from tacache.lab.bench.seam import Calls, Counted, Times
 from tacache.lab.bench.tracing import drift_traces, full_traces, is_traceable
 from tacache.lab.methods import BASELINES, Problem
 from tacache.lab.methods.simple import GridSettings
-from tacache.storage.outputs import file_stem
+from tacache.prompts import Sample
 
 FULL, FINE = "full", "fine"  # the references, as methods of their records
 WARM_UP = 2  # steps of a call before the first that is timed
-Sample = Callable[[Problem], Tensor]
+Sampling = Callable[[Problem], Tensor]
 
 
 class Reference(NamedTuple):
@@ -77,7 +78,7 @@ class Judge:
         self.machine = this_machine(caller.device)
         self.weights = allocated(caller.device)  # what is there before anything is tuned
 
-    def warm_up(self, subject: Subject) -> None:
+    def warm_up(self, subject: Sample) -> None:
         """A whole short call, so that the first that is timed pays nothing that comes only once."""
         self.run(subject, euler_walk, steps=WARM_UP)
 
@@ -87,7 +88,7 @@ class Judge:
         return call_flops(self.caller, self.job.subjects[0])
 
     def judged(
-        self, task: Task, ready: Prepared, subject: Subject, reference: Reference
+        self, task: Task, ready: Prepared, subject: Sample, reference: Reference
     ) -> dict[str, Any]:
         """The fields of one method's record; where it fails, with the reason."""
         if ready.settings is None or ready.kind is None:
@@ -106,12 +107,16 @@ class Judge:
         except Exception as error:
             return facts | {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
 
-    def reference_keys(self, subject: Subject) -> list[Key]:
+    def reference_keys(self, subject: Sample) -> list[Key]:
         """Of the records of full steps, and of the fine grid where it is asked for."""
-        keys = [Key(FULL, self.caller.steps, *subject)]
-        return keys if self.job.fine is None else [*keys, Key(FINE, self.job.fine, *subject)]
+        keys = [Key(FULL, self.caller.steps, subject.text, subject.seed)]
+        return (
+            keys
+            if self.job.fine is None
+            else [*keys, Key(FINE, self.job.fine, subject.text, subject.seed)]
+        )
 
-    def reference(self, subject: Subject, add: Adds) -> Reference:
+    def reference(self, subject: Sample, add: Adds) -> Reference:
         """The results of full and fine steps, from the folder where they are there already."""
         keys, traces = self.reference_keys(subject), self.full_traces(subject)
         files = [self.folder / f"reference-{self.caller.key(*key)}.safetensors" for key in keys]
@@ -139,14 +144,14 @@ class Judge:
             return True
         return self.job.trace and traced and there.status == "done" and there.traces is None
 
-    def full_traces(self, subject: Subject) -> Traces | None:
+    def full_traces(self, subject: Sample) -> Traces | None:
         """Those of the full-step run, which is recorded for the others to be compared with."""
         if not self.job.trace:
             return None
         record_walk(self.caller, self.folder, subject)
         return full_traces(self.caller, load_walk(self.caller, self.folder, subject))
 
-    def sampled(self, subject: Subject, sample: Sample) -> Made:
+    def sampled(self, subject: Sample, sample: Sampling) -> Made:
         """A method's run, on the full grid or on one with the times it is going to ask for."""
         asked: set[float] = set()
 
@@ -160,7 +165,7 @@ class Judge:
             grid = (*sorted(asked, reverse=True), full[-1])
         return self.timed(subject, sample, times=grid)
 
-    def timed(self, subject: Subject, sample: Sample, **grid: Any) -> Made:
+    def timed(self, subject: Sample, sample: Sampling, **grid: Any) -> Made:
         """A run; where repeats were asked for it warms up, and its time is the median of theirs."""
         made, repeats = self.run(subject, sample, **grid), self.job.repeats
         if repeats == 1:
@@ -170,8 +175,8 @@ class Judge:
 
     def run(
         self,
-        subject: Subject,
-        sample: Sample,
+        subject: Sample,
+        sample: Sampling,
         *,
         times: Times | None = None,
         steps: int | None = None,

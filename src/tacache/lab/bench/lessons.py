@@ -22,11 +22,11 @@ from torch import Tensor
 from tacache.calibration import measure
 from tacache.errors import HostError
 from tacache.lab.bench.records import Taught
-from tacache.lab.bench.seam import Calls, SampleVelocity, Subject
+from tacache.lab.bench.seam import Calls, SampleVelocity
 from tacache.lab.bench.tries import Tries
 from tacache.lab.methods import Recording
 from tacache.profile import Profile
-from tacache.prompts import fingerprint
+from tacache.prompts import Sample, fingerprint
 from tacache.velocity import euler
 
 FIRST_SEED = 1_000_000  # of calibration; the others count on
@@ -102,9 +102,9 @@ class Lesson:
     tries: Tries = field(default_factory=Tries, compare=False)
 
     @property
-    def subjects(self) -> list[Subject]:
+    def subjects(self) -> list[Sample]:
         """Prompts with the seeds of their noise."""
-        return [Subject(prompt, FIRST_SEED + i) for i, prompt in enumerate(self.prompts)]
+        return [Sample(prompt, FIRST_SEED + i) for i, prompt in enumerate(self.prompts)]
 
     @property
     def prompts_sha256(self) -> str:
@@ -169,7 +169,7 @@ class Lesson:
         caller = self.caller
         return Recording(_unevaluated, torch.zeros(1, 1), caller.times, grid=caller.grid)
 
-    def _file(self, subject: Subject) -> Path:
+    def _file(self, subject: Sample) -> Path:
         return walk_file(self.caller, self.folder, subject)
 
 
@@ -177,12 +177,12 @@ def _unevaluated(x: Tensor, t: float) -> Tensor:
     raise HostError("a method that needs no calibration samples asked for a velocity")
 
 
-def walk_file(caller: Calls, folder: Path, subject: Subject) -> Path:
+def walk_file(caller: Calls, folder: Path, subject: Sample) -> Path:
     """Where the full-step run of a sample is kept."""
     return folder / f"full-{caller.key(*subject)}.safetensors"
 
 
-def load_walk(caller: Calls, folder: Path, subject: Subject) -> Walk:
+def load_walk(caller: Calls, folder: Path, subject: Sample) -> Walk:
     """The full-step run of a sample that was recorded."""
     from safetensors.torch import load_file
 
@@ -190,7 +190,7 @@ def load_walk(caller: Calls, folder: Path, subject: Subject) -> Walk:
     return Walk(found["states"].to(caller.device), found["velocities"].to(caller.device))
 
 
-def record_walk(caller: Calls, folder: Path, subject: Subject) -> None:
+def record_walk(caller: Calls, folder: Path, subject: Sample) -> None:
     """Run a sample with full steps and keep the run, unless it is there."""
     if walk_file(caller, folder, subject).exists():
         return

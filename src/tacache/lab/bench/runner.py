@@ -23,7 +23,7 @@ import torch
 import tacache
 from tacache.errors import PlanError, TACacheError
 from tacache.lab.bench.bars import Bar, bar
-from tacache.lab.bench.hosts import caller_of, processes_of
+from tacache.lab.bench.hosts import host_of
 from tacache.lab.bench.inside import Inside
 from tacache.lab.bench.jobs import Job, Prepared, Task
 from tacache.lab.bench.judging import FULL, Judge, Reference, work_folder
@@ -32,9 +32,10 @@ from tacache.lab.bench.locks import held
 from tacache.lab.bench.machines import same_device
 from tacache.lab.bench.methods import Asked, Rival, resolve
 from tacache.lab.bench.records import Adds, Record, RecordError, RecordFile, Status, plain
-from tacache.lab.bench.seam import Calls, Subject
+from tacache.lab.bench.seam import Calls
 from tacache.lab.bench.tracing import is_traceable
 from tacache.lab.bench.tries import Tries
+from tacache.prompts import Sample
 from tacache.storage.atomic import write_atomically
 from tacache.work.processes import Processes
 
@@ -46,14 +47,15 @@ SLOW = ("budcache", "magcache", "fitted", "easycache", "teacache-x")
 def run_bench(pipe: Any, job: Job, out: str | Path, *, progress: bool = False) -> list[Record]:
     """Run what is left of a job and append its records to `out`; all records of the file.
 
-    `pipe` is a pipeline of diffusers, or BAGEL's InterleaveInferencer.
+    `pipe` is a pipeline of diffusers, BAGEL's InterleaveInferencer, or a host.
     """
     job.check()
     asked = [resolve(name) for name in dict.fromkeys(job.methods) if name != FULL]
-    processes, file = processes_of(pipe), RecordFile(out)
+    host, file = host_of(pipe), RecordFile(out)
+    processes = host.processes()
     with processes.failing_together():
         file.load()  # what is no file of records is refused before a model runs
-    caller = caller_of(pipe, dict(job.call), job.subjects[0])
+    caller = Calls(host, dict(job.call), job.subjects[0])
     check_reach(job, asked, caller.steps)
     with only_here(file, processes):
         Bench(caller, job, file, processes, progress and processes.rank == 0).run(asked)
@@ -146,7 +148,7 @@ class Bench:
         with self.processes.claiming(self.folder) as claims, self.watching(what, items):
             for i, item in enumerate(items):
                 if claims.take(i):
-                    self.bar.begin(item.prompt if isinstance(item, Subject) else str(item))
+                    self.bar.begin(item.text if isinstance(item, Sample) else str(item))
                     work(item)
                 self.bar.advance()
 
@@ -210,7 +212,7 @@ class Bench:
         by_task = dict(zip(tasks, ready, strict=True))
         lessons = {task.lesson.prompts_sha256: task.lesson for task in tasks if task.taught}
         taught = {key: lesson.taught for key, lesson in lessons.items()}
-        known: tuple[Subject, Reference] | None = None
+        known: tuple[Sample, Reference] | None = None
         if todo:
             self.judge.warm_up(todo[0][0])
         with self.watching("sampling", todo):
@@ -228,7 +230,7 @@ class Bench:
                     add(self.judge.record(task.key(subject), **fields, **more))
                 self.bar.advance()
 
-    def is_left(self, subject: Subject, task: Task | None) -> bool:
+    def is_left(self, subject: Sample, task: Task | None) -> bool:
         """Whether a record is missing; None stands for the references."""
         if task is not None:
             traced = is_traceable(task.asked.method)

@@ -1,46 +1,27 @@
-"""What a benchmark knows of a model: calls that are opened as counted velocity functions."""
+"""What a benchmark knows of a model: calls of its host, opened as counted velocity functions."""
 
+import functools
 import hashlib
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from tacache.errors import HostError
-from tacache.profile import Origin
+from tacache.errors import HostError, named
+from tacache.host import Call, Host, OpenRun, Pixels, write
+from tacache.lab.cost import count_flops
+from tacache.models import frame_rate
+from tacache.prompts import Sample
 
 if TYPE_CHECKING:
     from tacache.lab.methods.inside import BlockMeter, Cache
 
 Times = tuple[float, ...]
-
-
-class Subject(NamedTuple):
-    """What is drawn: a prompt and the seed of its noise."""
-
-    prompt: str
-    seed: int
-
-
-class OpenRun(Protocol):
-    """A model's run that is held in its loop: one sample, along dim 0."""
-
-    @property
-    def noise(self) -> Tensor:
-        """The state it starts from."""
-
-    def evaluate(self, x: Tensor, step: int) -> Tensor:
-        """The guided velocity at a state and step."""
-
-    def finish(self, x: Tensor) -> Any:
-        """What the model's host makes of the last state."""
+SMALL = 256  # pixels to a side
 
 
 class Counted:
@@ -49,10 +30,13 @@ class Counted:
     With a cache inside the model that is where its blocks really ran, as the meter says.
     """
 
-    def __init__(self, run: OpenRun, times: Times, meter: "BlockMeter | None" = None) -> None:
-        self.run, self.times, self.meter = run, times, meter
+    def __init__(
+        self, run: OpenRun, *, any_time: bool = False, meter: "BlockMeter | None" = None
+    ) -> None:
+        self.run, self.times, self.meter = run, run.times, meter
         self.evaluated: list[float] = []
-        self._step = {t: n for n, t in enumerate(times[:-1])}
+        self._any_time = any_time
+        self._step = {t: n for n, t in enumerate(run.grid[:-1])}
 
     def __call__(self, x: Tensor, t: float) -> Tensor:
         """The velocity by the model."""
@@ -62,14 +46,19 @@ class Counted:
         return v
 
     def evaluate(self, x: Tensor, t: float) -> Tensor:
-        """The same, uncounted; t is a time of the call's grid."""
-        if t not in self._step:
+        """The same, uncounted; t is a time of the call's grid, or any where the host has it."""
+        if t in self._step:
+            return self.run.evaluate(x, self._step[t])
+        if not self._any_time:
             raise HostError(f"t={t} is not on the grid of the call")
-        return self.run.evaluate(x, self._step[t])
+        return self.run.evaluate_at(x, t)
 
-    def finish(self, x: Tensor) -> NDArray[np.float32]:
-        """What the model's host makes of the last state: values in [0, 1], channels last."""
-        return np.asarray(self.run.finish(x)[0][0], dtype=np.float32)
+    def finish(self, x: Tensor) -> Pixels:
+        """What the model's host makes of the last state."""
+        pixels = self.run.finish(x)
+        if pixels is None:
+            raise HostError("the host made no picture of the last state")
+        return pixels
 
     @property
     def worth(self) -> float | None:
@@ -82,58 +71,83 @@ class Counted:
         return hashlib.sha256(self.run.noise.float().cpu().numpy().tobytes()).hexdigest()
 
 
-class Calls(ABC):
-    """Opens calls of a model's host, such as a pipeline, with a benchmark's arguments.
+class Calls:
+    """Opens calls of a host with a benchmark's arguments.
 
-    `times` is the grid of its full steps and `host` what it is; both are read off a first call,
+    `times` is the grid of its full steps and `host` its origin; both are read off a first call,
     which also pays the costs that come only once.
     """
 
-    any_time: ClassVar[bool] = False  # whether an open call is evaluated off its grid, too
-
-    def __init__(self, pipe: Any, call: dict[str, Any], first: Subject) -> None:
-        self.pipe, self._first = pipe, first
-        self.call = self._checked(call)
+    def __init__(self, source: Host, call: Call, first: Sample) -> None:
+        self.source, self.call, self._first = source, dict(call), first
+        self._placing: Callable[[], AbstractContextManager[BlockMeter]] | None = None
         self._grids: dict[int, Times] = {}
+        self._flops: dict[object, int] = {}  # of an evaluation, by its guidance
+        source.check(self.call)
         with torch.no_grad(), self.open(first) as velocity:
-            run: Any = velocity.run
+            run = velocity.run
             self.times, self.breaks = velocity.times, tuple(run.breaks)
-            self.device: torch.device = run.noise.device
-            self.host = self._described(velocity, call)
+            self.device, self.host = run.noise.device, run.origin()
+            self._guidance = run.guidance
 
-    @abstractmethod
-    def _checked(self, call: dict[str, Any]) -> dict[str, Any]:
-        """What the host is called with; a misspelt argument is an error."""
+    @property
+    def pipe(self) -> Any:
+        """What the host runs: a pipeline, or an inferencer."""
+        return self.source.pipe
 
-    @abstractmethod
-    def _described(self, velocity: Counted, call: dict[str, Any]) -> Origin:
-        """What an open call says of the model and how it is called."""
-
-    @abstractmethod
-    def open(
-        self, subject: Subject, times: Sequence[float] | None = None, steps: int | None = None
-    ) -> AbstractContextManager[Counted]:
-        """The velocities of one call: on the host's grid of full or so many steps, or on these.
-
-        The same seed gives the same noise, whatever the grid.
-        """
-
-    @abstractmethod
-    def inside(self, cache: "Cache") -> AbstractContextManager[None]:
-        """Every call that is opened meanwhile has this cache, in a new state, inside the model."""
-
-    @abstractmethod
-    def plain_call(self, subject: Subject, steps: int) -> None:
-        """The host's own call, in this thread."""
-
-    @abstractmethod
-    def write(self, pixels: NDArray[np.float32], stem: Path) -> Path:
-        """A picture or clip, channels last, in a file; complete or not there."""
+    @property
+    def any_time(self) -> bool:
+        """Whether an open call is evaluated off its grid, too."""
+        return self.source.any_time
 
     @property
     def steps(self) -> int:
         """N, the number of full steps."""
         return len(self.times) - 1
+
+    @contextmanager
+    def open(
+        self, sample: Sample, times: Sequence[float] | None = None, steps: int | None = None
+    ) -> Iterator[Counted]:
+        """The velocities of one call: on the host's grid of full or so many steps, or on these.
+
+        The same seed gives the same noise, whatever the grid.
+        """
+        call = self.call if steps is None else self.source.with_steps(self.call, steps)
+        with ExitStack() as stack:
+            meter = stack.enter_context((self._placing or nullcontext)())
+            with named(sample):
+                run = stack.enter_context(self.source.open(sample, call, times))
+            if len(run.noise) != 1:
+                raise HostError(f"a call makes {len(run.noise)} samples: ask for one")
+            yield Counted(run, any_time=self.any_time, meter=meter)
+
+    @contextmanager
+    def inside(self, cache: "Cache") -> Iterator[None]:
+        """Every call that is opened meanwhile has this cache, in a new state, inside the model."""
+        from tacache.lab.methods.inside import placed
+
+        if self._placing is not None:
+            raise HostError("there is a cache inside the model already: one at a time")
+        self._placing = functools.partial(placed, self.pipe, cache, self.steps, self._branches)
+        try:
+            yield
+        finally:
+            self._placing = None
+
+    @functools.cached_property
+    def _branches(self) -> int:
+        """How often a step calls the model: once for each branch of its guidance."""
+        from tacache.lab.methods.inside import check_supported, metered
+
+        check_supported(self.pipe)
+        with metered(self.pipe.transformer) as meter, self.open(self._first):
+            return len(meter.branches)
+
+    def plain_call(self, sample: Sample, steps: int) -> None:
+        """The host's own call, in this thread."""
+        with self.source.quiet(), self.source.full():
+            self.source.draw(sample, self.source.with_steps(self.call, steps))
 
     def key(self, *more: Any) -> str:
         """A hash of the model, its arguments and `more`: the name of what was made with them."""
@@ -148,8 +162,31 @@ class Calls(ABC):
         return self._grids[steps]
 
     def amount(self, evaluated: Sequence[float]) -> float:
-        """What evaluations at these times cost, in those of the first step."""
-        return float(len(evaluated))
+        """What evaluations at these times cost, in those of the first step.
+
+        Where guidance is off the model may make fewer passes: operations are counted once for each
+        kind of guidance.
+        """
+        kinds = [self._guidance(t) for t in (self.times[0], *evaluated)]
+        if len(set(kinds)) == 1:
+            return float(len(evaluated))
+        first, *others = (
+            self._flops_of(kind, t)
+            for kind, t in zip(kinds, (self.times[0], *evaluated), strict=True)
+        )
+        return sum(others) / first if first else float(len(evaluated))
+
+    def _flops_of(self, kind: object, t: float) -> int:
+        if kind not in self._flops:
+            with torch.no_grad(), self.open(self._first) as velocity:
+                evaluate = functools.partial(velocity.evaluate, velocity.run.noise, t)
+                self._flops[kind] = count_flops(evaluate)
+        return self._flops[kind]
+
+    def write(self, pixels: Pixels, stem: Path) -> Path:
+        """A PNG, or a clip: a small one as WebP, as an MP4 would blur what is compared."""
+        suffix = ".webp" if max(pixels.shape[-3:-1]) <= SMALL else ".mp4"
+        return write(pixels, stem, suffix, frame_rate(self.host.model))
 
 
 class SampleVelocity:
@@ -158,7 +195,7 @@ class SampleVelocity:
     Off the grid of full steps, further calls are opened, one for each time, where they must be.
     """
 
-    def __init__(self, caller: Calls, subjects: Sequence[Subject], stack: ExitStack) -> None:
+    def __init__(self, caller: Calls, subjects: Sequence[Sample], stack: ExitStack) -> None:
         self._caller, self._subjects, self._stack = caller, subjects, stack
         self._calls: dict[tuple[int, float | None], Counted] = {}
         self._known = frozenset(caller.times[:-1])

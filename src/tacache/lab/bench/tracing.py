@@ -16,10 +16,11 @@ from tacache.decomposition import dot
 from tacache.diagnostics import relative
 from tacache.lab.bench.lessons import Walk
 from tacache.lab.bench.records import Traces, rounded
-from tacache.lab.bench.seam import Calls, Subject
+from tacache.lab.bench.seam import Calls
 from tacache.lab.methods import Problem
 from tacache.lab.methods.seam import Meter, Visit
 from tacache.plan import Plan
+from tacache.prompts import Sample
 from tacache.rules import init_direction, realign
 from tacache.stepper import Stepper
 from tacache.velocity import euler
@@ -43,7 +44,7 @@ def full_traces(caller: Calls, walk: Walk) -> Traces:
 
 
 @torch.no_grad()
-def drift_traces(caller: Calls, subject: Subject, method: Any, settings: Any, walk: Walk) -> Traces:
+def drift_traces(caller: Calls, subject: Sample, method: Any, settings: Any, walk: Walk) -> Traces:
     """A run of the method beside the full-step run from the same noise, compared at every step."""
     with caller.open(subject) as velocity:
         heard: list[Tensor] = []  # what the model said since the step before

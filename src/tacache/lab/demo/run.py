@@ -13,6 +13,7 @@ from tacache.lab.metrics import frame_changes, per_frame, psnr, ssim
 from tacache.models import steady_threads
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
+from tacache.prompts import Sample
 from tacache.storage.atomic import write_atomically
 from tacache.storage.files import Frozen
 from tacache.work.progress import track
@@ -186,9 +187,9 @@ def _finite(decibels: Tensor) -> float:
 
 
 def _draw(pipe: Any, prompt: str, asked: Comparison) -> Drawn:
-    from tacache.diffusers.runs import Run, run_arguments
+    from tacache.diffusers.runs import run_arguments
 
-    arguments = run_arguments(Run((prompt,), (asked.seed,)), asked.call)
+    arguments = run_arguments([Sample(prompt, asked.seed)], asked.call)
     started = time.perf_counter()
     made = pipe(**arguments, output_type="pt", return_dict=False)[0]
     pixels = made[0].float().cpu()  # waits for the device

@@ -1,19 +1,25 @@
-"""A way to draw the samples of an export, whatever the host: what hosts and their runner share."""
+"""How a host draws the samples of an export: by full steps, by a plan, or by a method."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from tacache.lab.bench.jobs import Job
+from tacache.errors import TACacheError
+from tacache.host import Call, Host, Request, generate, write
+from tacache.lab.bench.inside import within
+from tacache.lab.bench.judging import FULL
+from tacache.lab.bench.lessons import record_walk
+from tacache.lab.bench.methods import Followed, load_settings, resolve
 from tacache.lab.bench.records import Key
-from tacache.lab.bench.runner import Bench
-from tacache.lab.bench.seam import Subject
+from tacache.lab.bench.runner import Bench, load_prepared
 from tacache.lab.export.orders import Order
 from tacache.plan import Plan
+from tacache.prompts import Sample
 
-# a subject and where a draft may go, without suffix -> the draft's file and the record's fields
-Draws = Callable[[Subject, Path], tuple[Path, dict[str, Any]]]
+Studio = Host  # the name under which the command line finds it
+# a sample and where a draft may go, without suffix -> the draft's file and the record's fields
+Draws = Callable[[Sample, Path], tuple[Path, dict[str, Any]]]
 
 
 class Drawing(NamedTuple):
@@ -24,19 +30,74 @@ class Drawing(NamedTuple):
     shared: dict[str, Any]
     draw: Draws
 
-    def key(self, subject: Subject) -> Key:
-        """Of the record of a subject."""
-        return Key(self.method, self.evaluations, *subject)
+    def key(self, sample: Sample) -> Key:
+        """Of the record of a sample."""
+        return Key(self.method, self.evaluations, sample.text, sample.seed)
 
 
-class Studio(Protocol):
-    """A model that can draw."""
+@contextmanager
+def drawing(bench: Bench, order: Order) -> Iterator[Drawing]:
+    """The way to draw that is asked for, ready for the length of a `with` block."""
+    host, call = bench.caller.source, dict(order.call)
+    with host.quiet():
+        if order.plan is not None:
+            plan = order.plan[1]
+            shared = {"settings": Followed().shown(plan)}
+            with host.follow(plan, call) as asked:
+                draw = _by_calls(bench, asked, order.fps)
+                yield Drawing(order.name, plan.evaluations, shared, draw)
+        elif order.method == FULL:
+            with host.full():
+                yield Drawing(FULL, bench.caller.steps, {}, _by_calls(bench, call, order.fps))
+        else:
+            yield _by_method(bench, order.method, order.fps)
 
-    def caller(self, job: Job) -> Any:
-        """A caller of the benchmark, or its facts: `host`, `times`, `steps` and `device`."""
 
-    def drawing(self, bench: Bench, order: Order) -> AbstractContextManager[Drawing]:
-        """The way to draw that is asked for, ready for the length of a `with` block."""
+def _by_calls(bench: Bench, call: Call, fps: int) -> Draws:
+    """Plain calls of the host, which follows a plan if there is one."""
+    caller, request = bench.caller, Request(None, call, fps=fps)
+
+    def draw(sample: Sample, draft: Path) -> tuple[Path, dict[str, Any]]:
+        output = generate(caller.source, sample, request, draft)
+        followed = caller.source.run_plan or Plan.full(caller.times)
+        return Path(output.file), {"seconds": output.seconds, "evaluated": anchor_times(followed)}
+
+    return draw
+
+
+def _by_method(bench: Bench, name: str, fps: int) -> Drawing:
+    """A method of the benchmark, made ready on the calibration prompts by all processes."""
+    (task,) = bench.tasks([resolve(name)])
+    caller, method = bench.caller, task.asked.method
+    learned = task.lesson.subjects if task.taught else []
+    bench.share(learned, "calibrating", lambda s: record_walk(caller, bench.folder, s))
+    bench.share([task], "tuning", bench.prepare)
+    with bench.processes.failing_together():
+        ready = load_prepared(bench.prepared_file(task))
+    if ready.kind is None or ready.settings is None:
+        bench.prepared_file(task).unlink(missing_ok=True)  # the next run tries again
+        raise TACacheError(f"{name} cannot be made ready: {ready.reason}")
+    settings = load_settings(ready.kind, ready.settings)
+    shared = {
+        "settings": method.shown(settings),
+        "prepare_seconds": ready.seconds,
+        "prepare_evaluations": ready.evaluations,
+        "taught": task.lesson.taught if task.taught else None,
+    }
+
+    def draw(sample: Sample, draft: Path) -> tuple[Path, dict[str, Any]]:
+        with within(method, caller, settings):
+            made = bench.judge.sampled(sample, lambda problem: method.sample(problem, settings))
+        pixels = made.result.pixels.movedim(-3, -1).numpy()
+        return write(pixels, draft, fps=fps), {
+            "seconds": made.seconds,
+            "evaluated": tuple(round(t, 6) for t in made.evaluated),
+            "noise_sha256": made.noise_sha256,
+            "memory_bytes": made.memory_bytes,
+            "worth": None if made.worth is None else round(made.worth, 3),
+        }
+
+    return Drawing(name, task.evaluations, shared, draw)
 
 
 def anchor_times(plan: Plan) -> tuple[float, ...]:

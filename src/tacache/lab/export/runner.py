@@ -9,21 +9,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tacache import prompts
 from tacache.errors import HostError
+from tacache.host import Host
 from tacache.lab.bench.records import Key, Record, RecordError, RecordFile
 from tacache.lab.bench.runner import Bench, drop_failed, only_here
-from tacache.lab.bench.seam import Subject
+from tacache.lab.bench.seam import Calls
 from tacache.lab.export import records_file
 from tacache.lab.export.benchmarks import Entry, Sample, benchmark
-from tacache.lab.export.drawing import Drawing, Studio
+from tacache.lab.export.drawing import Drawing, drawing
 from tacache.lab.export.orders import Order
 from tacache.storage.atomic import write_atomically
-from tacache.work.processes import Processes
 from tacache.work.progress import track
 
 
 def run_export(
-    studio: Studio,
+    host: Host,
     order: Order,
     entries: Sequence[Entry],
     samples: Sequence[Sample],
@@ -32,18 +33,19 @@ def run_export(
     progress: bool = False,
 ) -> list[Record]:
     """Draw what is missing of a benchmark's samples; the records of all of them."""
-    job, file, processes = order.job(samples), RecordFile(records_file(folder)), Processes.current()
+    job, file, processes = order.job(samples), RecordFile(records_file(folder)), host.processes()
     with processes.failing_together():
         if processes.rank == 0:
             drop_failed(file.path)  # to be tried again
             _write_metadata(order.benchmark, entries, Path(folder))
     with only_here(file, processes):
-        bench = Bench(studio.caller(job), job, file, processes, progress and processes.rank == 0)
-        with studio.drawing(bench, order) as drawing:
-            export = Export(bench, drawing, order, Path(folder))
+        caller = Calls(host, dict(job.call), job.subjects[0])
+        bench = Bench(caller, job, file, processes, progress and processes.rank == 0)
+        with drawing(bench, order) as way:
+            export = Export(bench, way, order, Path(folder))
             export.check(samples)
             export.run(samples)
-    known, wanted = file.load(), [drawing.key(Subject(s.prompt, s.seed)) for s in samples]
+    known, wanted = file.load(), [way.key(prompts.Sample(s.prompt, s.seed)) for s in samples]
     return [known[key] for key in wanted if key in known]
 
 
@@ -93,7 +95,7 @@ class Export:
         target.parent.mkdir(parents=True, exist_ok=True)  # evaluators look into it in any case
         draft = self.bench.folder / f"draft-{os.getpid()}"
         try:
-            made, fields = self.drawing.draw(Subject(sample.prompt, sample.seed), draft)
+            made, fields = self.drawing.draw(prompts.Sample(sample.prompt, sample.seed), draft)
         except Exception as error:
             return {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
         self.check_kind(made)
@@ -116,7 +118,7 @@ class Export:
 
     def key(self, sample: Sample) -> Key:
         """Of its record."""
-        return self.drawing.key(Subject(sample.prompt, sample.seed))
+        return self.drawing.key(prompts.Sample(sample.prompt, sample.seed))
 
     def picture(self, sample: Sample) -> str:
         """Its path as seen from the records."""

@@ -4,18 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from statistics import fmean, stdev
-from typing import NamedTuple
 
+from tacache.prompts import Sample
 from tacache.storage.files import Frozen
 
 LEVEL = 0.95
-
-
-class Subject(NamedTuple):
-    """What tells samples apart."""
-
-    prompt: str
-    seed: int
 
 
 class Estimate(Frozen):
@@ -36,7 +29,7 @@ class Estimate(Frozen):
         return None if self.margin is None else self.mean + self.margin
 
 
-def estimate(values: Mapping[Subject, float]) -> Estimate:
+def estimate(values: Mapping[Sample, float]) -> Estimate:
     """The mean of some samples and how sure it is.
 
     Seeds of one prompt are alike, so that prompts are what is counted: their means over seeds are
@@ -49,16 +42,16 @@ def estimate(values: Mapping[Subject, float]) -> Estimate:
     return Estimate(mean=fmean(units), margin=margin, samples=len(values))
 
 
-def difference(values: Mapping[Subject, float], others: Mapping[Subject, float]) -> Estimate:
+def difference(values: Mapping[Sample, float], others: Mapping[Sample, float]) -> Estimate:
     """The mean of value - other, pair by pair, over the samples that both have."""
     return estimate({key: values[key] - others[key] for key in values if key in others})
 
 
-def independent(values: Mapping[Subject, float]) -> list[float]:
+def independent(values: Mapping[Sample, float]) -> list[float]:
     """One number a prompt; one a seed where there is one prompt."""
     by_prompt: dict[str, list[float]] = {}
     for subject, value in values.items():
-        by_prompt.setdefault(subject.prompt, []).append(value)
+        by_prompt.setdefault(subject.text, []).append(value)
     groups: Sequence[Sequence[float]] = list(by_prompt.values())
     return list(groups[0]) if len(groups) == 1 else [fmean(group) for group in groups]
 

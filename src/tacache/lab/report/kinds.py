@@ -9,9 +9,10 @@ from statistics import fmean, variance
 from typing import NamedTuple
 
 from tacache.lab.metrics import METRICS
-from tacache.lab.report.estimates import Estimate, Subject, independent, student_t
+from tacache.lab.report.estimates import Estimate, independent, student_t
 from tacache.lab.report.quantities import OVERALL, Quantity, quantity
 from tacache.lab.report.summary import Row, Study, Table
+from tacache.prompts import Sample
 
 
 class KindTable(NamedTuple):
@@ -23,7 +24,7 @@ class KindTable(NamedTuple):
     rows: list[Row]
 
 
-def overall(samples: Mapping[str, Mapping[Subject, float]]) -> dict[str, Estimate]:
+def overall(samples: Mapping[str, Mapping[Sample, float]]) -> dict[str, Estimate]:
     """The mean over kinds of every metric that has some, each kind weighing the same.
 
     Its margin is that of a stratified sample; unknown where a kind has one number only.
@@ -79,17 +80,17 @@ def _most(rows: Sequence[Row], name: str) -> int:
 
 
 def _parts(
-    samples: Mapping[str, Mapping[Subject, float]],
-) -> dict[str, list[Mapping[Subject, float]]]:
+    samples: Mapping[str, Mapping[Sample, float]],
+) -> dict[str, list[Mapping[Sample, float]]]:
     """The numbers of every metric that has sub-scores, kind by kind."""
-    found: dict[str, list[Mapping[Subject, float]]] = {}
+    found: dict[str, list[Mapping[Sample, float]]] = {}
     for name, values in samples.items():
         if quantity(name).kind:
             found.setdefault(quantity(name).metric.partition("/")[0], []).append(values)
     return found
 
 
-def _over_kinds(parts: Sequence[Mapping[Subject, float]]) -> Estimate:
+def _over_kinds(parts: Sequence[Mapping[Sample, float]]) -> Estimate:
     units = [independent(values) for values in parts]
     margin = None
     if all(len(values) > 1 for values in units):

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from tacache.lab.bench.records import Record
 from tacache.lab.films import film
-from tacache.lab.report.estimates import Subject
 from tacache.lab.report.quantities import IDENTICAL, in_order, measured
 from tacache.lab.report.summary import HEADLINES
+from tacache.prompts import Sample
 
 # what a browser shows, by suffix
 KINDS = {
@@ -60,10 +60,10 @@ def shelves(records: Sequence[Record], folder: Path, room: int) -> Shelves:
     """The pictures of as many samples as there is room for, in bytes; a sample's all or none."""
     files = {record.key: file for record in records if (file := _file(record, folder))}
     named = sum(record.picture is not None for record in records)
-    by_subject: dict[Subject, list[Record]] = {}
+    by_subject: dict[Sample, list[Record]] = {}
     for record in records:
         if record.key in files:
-            by_subject.setdefault(Subject(record.prompt, record.seed), []).append(record)
+            by_subject.setdefault(Sample(record.prompt, record.seed), []).append(record)
     found: list[Shelf] = []
     for subject, group in by_subject.items():
         group.sort(key=lambda record: record.method != "full")  # stable: all others as they came
@@ -71,7 +71,7 @@ def shelves(records: Sequence[Record], folder: Path, room: int) -> Shelves:
         room -= sum(len(picture.address.partition(",")[2]) for picture in shown)
         if room < 0:
             break
-        found.append(Shelf(subject.prompt, subject.seed, shown))
+        found.append(Shelf(subject.text, subject.seed, shown))
     return Shelves(found, len(by_subject) - len(found), named - len(files))
 
 

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tacache.lab.bench.records import PACKED, START, Record, RecordError, read_records, unpacked
-from tacache.lab.report.estimates import Subject, difference, estimate
+from tacache.lab.report.estimates import difference, estimate
 from tacache.lab.report.kinds import overall
 from tacache.lab.report.quantities import CLOCKED, in_order, measured, unmeasured
 from tacache.lab.report.summary import HEADLINES, REFERENCES, Lead, Row, Study, Summary, Table
 from tacache.lab.report.traces import alignment, traces
+from tacache.prompts import Sample
 
-Samples = dict[str, dict[Subject, float]]  # quantity -> sample -> number
+Samples = dict[str, dict[Sample, float]]  # quantity -> sample -> number
 GroupKey = tuple[str, int | None]
 
 
@@ -53,7 +54,7 @@ def study(name: str, records: Sequence[Record]) -> Study:
     """The study of some records; of two with one key the later one counts."""
     kept = list({record.key: record for record in records}.values())
     first = _one_setup(name, kept)
-    subjects = dict.fromkeys(Subject(record.prompt, record.seed) for record in kept)
+    subjects = dict.fromkeys(Sample(record.prompt, record.seed) for record in kept)
     groups = _groups(kept)
     full = {_subject(r): r for r in kept if r.method == "full" and r.status == "done"}
     samples = {key: _samples(group, full) for key, group in groups.items()}
@@ -107,11 +108,11 @@ def _groups(records: Iterable[Record]) -> dict[GroupKey, list[Record]]:
     return found
 
 
-def _subject(record: Record) -> Subject:
-    return Subject(record.prompt, record.seed)
+def _subject(record: Record) -> Sample:
+    return Sample(record.prompt, record.seed)
 
 
-def _samples(records: Sequence[Record], full: Mapping[Subject, Record]) -> Samples:
+def _samples(records: Sequence[Record], full: Mapping[Sample, Record]) -> Samples:
     """The numbers of finished records, by quantity."""
     found: Samples = {}
     for record in records:

@@ -1,0 +1,26 @@
+"""What a host offers, and calibrate, fit and generate written once on top of it.
+
+A host runs a model: a pipeline of diffusers, BAGEL, or anything that fills in `Host`. Each verb
+here takes one and works on all of them; the hosts' own packages put their names before it.
+"""
+
+from tacache.host.calibration import calibrate
+from tacache.host.fitting import fit_plans, kept_by
+from tacache.host.generation import Output, Request, file_stem, generate, warm_up, write
+from tacache.host.interface import Call, Host, OpenRun, Pixels
+
+__all__ = [
+    "Call",
+    "Host",
+    "OpenRun",
+    "Output",
+    "Pixels",
+    "Request",
+    "calibrate",
+    "file_stem",
+    "fit_plans",
+    "generate",
+    "kept_by",
+    "warm_up",
+    "write",
+]
