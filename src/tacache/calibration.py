@@ -46,7 +46,7 @@ def calibrate(
 
     def measured(number: int, batch: Batch) -> Profile:
         seen = sum(len(part.noise) for part in parts[:number])
-        velocities = full_step_velocities(velocity, batch, grid)
+        velocities = (v for v, _ in full_steps(velocity, batch, grid))
         return measure(velocities, grid, origin, breaks, first_sample=seen)
 
     return measure_all(parts, measured, progress=progress)
@@ -78,15 +78,15 @@ def measure_all(
     return Profile.merge(profiles[i] for i in sorted(profiles))
 
 
-def full_step_velocities(
+def full_steps(
     velocity: Velocity, batch: Batch, times: tuple[float, ...]
-) -> Iterator[Tensor]:
-    """v_0, v_1, ... along the full-step Euler run of one batch (eq. 1)."""
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The velocity of each step of a batch's full Euler run (eq. 1), and the state it leads to."""
     x = batch.noise
     for t, t_next in pairwise(times):
         v = check_velocity(velocity(x, t, **batch.condition), x)
-        yield v
         x = euler(x, v, t, t_next)
+        yield v, x
 
 
 def measure(

@@ -43,7 +43,8 @@ def fit_plans(
     that the host makes of held-out samples when it follows the plan. Processes of one launcher
     share the samples out.
     """
-    if "vary" in call:
+    call = dict(call)
+    if call.pop("vary", None):
         raise HostError(
             "vary was removed, since a mix of settings gained no more than chance: fit at one "
             "setting, and a second plan where another is needed"

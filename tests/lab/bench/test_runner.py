@@ -22,11 +22,11 @@ from tacache.lab.bench import (
     Job,
     Record,
     RecordError,
-    calls,
     judging,
     methods,
     read_records,
     run_bench,
+    seam,
 )
 from tacache.lab.bench.lessons import FIRST_SEED, Lesson, record_walk
 from tacache.lab.bench.methods import METHODS, Planned, Rival, resolve
@@ -374,7 +374,7 @@ def test_killed_ten_times_at_random_moments(undisturbed, tmp_path):
 
 def test_interrupted_at_random_evaluations(pipe, undisturbed, tmp_path, monkeypatch):
     """Each time the run gets a little further; nothing is lost and no record comes twice."""
-    evaluate, left = calls.Counted.__call__, [0]
+    evaluate, left = seam.Counted.__call__, [0]
 
     def dying(self: Any, x: Any, t: float) -> Any:
         if left[0] == 0:
@@ -382,7 +382,7 @@ def test_interrupted_at_random_evaluations(pipe, undisturbed, tmp_path, monkeypa
         left[0] -= 1
         return evaluate(self, x, t)
 
-    monkeypatch.setattr(calls.Counted, "__call__", dying)
+    monkeypatch.setattr(seam.Counted, "__call__", dying)
     out, draw, interruptions = tmp_path / "r.jsonl", random.Random(1), 0
     for _ in range(200):
         left[0] = draw.randrange(12, 30)

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tacache.calibration import measure
+from tacache.calibration import full_steps, measure
 from tacache.errors import HostError
 from tacache.lab.bench.records import Taught
 from tacache.lab.bench.seam import Calls, SampleVelocity
@@ -27,7 +26,7 @@ from tacache.lab.bench.tries import Tries
 from tacache.lab.methods import Recording
 from tacache.profile import Profile
 from tacache.prompts import Sample, fingerprint
-from tacache.velocity import euler
+from tacache.velocity import Batch
 
 FIRST_SEED = 1_000_000  # of calibration; the others count on
 MEMORY = 2**30  # bytes of velocities that tuning remembers
@@ -196,10 +195,9 @@ def record_walk(caller: Calls, folder: Path, subject: Sample) -> None:
         return
     started = time.perf_counter()
     with torch.no_grad(), caller.open(subject) as velocity:
-        states, velocities = [velocity.run.noise], []
-        for t, t_next in pairwise(velocity.times):
-            velocities.append(velocity(states[-1], t))
-            states.append(euler(states[-1], velocities[-1], t, t_next))
+        noise = velocity.run.noise
+        steps = list(full_steps(velocity, Batch(noise, {}), velocity.times))
+        states, velocities = [noise, *(x for _, x in steps)], [v for v, _ in steps]
     save_tensors(
         walk_file(caller, folder, subject),
         {

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tacache.host import file_stem, warm_up, write
 from tacache.lab.metrics import frame_changes, per_frame, psnr, ssim
 from tacache.models import steady_threads
 from tacache.plan import Plan, make_plan
@@ -132,16 +133,14 @@ def run_model_demo(
 
     Without a profile, the pipeline is calibrated on a few other prompts first.
     """
-    from tacache.diffusers import calibration
+    from tacache.diffusers import calibrate
     from tacache.diffusers.flow import run_times
-    from tacache.diffusers.generation import warm_up
+    from tacache.diffusers.pipeline import PipelineHost
 
     with steady_threads(pipe):
         if profile is None:
-            profile = calibration.calibrate(
-                pipe, asked.calibration, progress=progress, **asked.call
-            )
-        warm_up(pipe, asked.prompts[0], asked.call)
+            profile = calibrate(pipe, asked.calibration, progress=progress, **asked.call)
+        warm_up(PipelineHost(pipe), asked.prompts[0], asked.call)
         full = [_draw(pipe, text, asked) for text in track(asked.prompts, "full steps", progress)]
         profile = profile.resample(run_times(pipe.scheduler))
         profile.save(out / "demo.profile.json")
@@ -250,17 +249,12 @@ def _side_by_side(rows: Sequence[Sequence[Drawn]], asked: Comparison, out: Path)
 
 
 def _stem(i: int, asked: Comparison) -> str:
-    from tacache.diffusers.generation import file_stem
-
     return file_stem(i, asked.prompts[i], asked.seed)
 
 
 def _write(pixels: Tensor, name: str, asked: Comparison, out: Path, suffix: str = ".gif") -> Path:
-    from tacache.diffusers.generation import Request, write
-
     folder = "pictures" if asked.fps is None else "clips"
-    request = Request(None, {}, clip_suffix=suffix, fps=asked.fps or 1)
-    return write(pixels.movedim(-3, -1).numpy(), out / folder / name, request)
+    return write(pixels.movedim(-3, -1).numpy(), out / folder / name, suffix, asked.fps or 1)
 
 
 def _means(row: list[Picture], full: list[Picture], plan: str | None) -> Budget:
