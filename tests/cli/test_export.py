@@ -10,11 +10,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from tacache.cli import app
-from tacache.diffusers import generation
+from tacache.diffusers.pipeline import PipelineHost
 from tacache.lab.bench.locks import held
 from tacache.lab.bench.records import RecordError, read_records
 from tacache.lab.bench.runner import lock_file
 from tacache.lab.export.scores import add_scores
+from tacache.prompts import Sample
 from tacache.work.processes import Processes, Together
 from tests.tiny import PIPELINES
 
@@ -59,15 +60,15 @@ def geneval(folders, metadata, tmp_path) -> list[object]:
 def drawn(monkeypatch) -> list[tuple[str, int]]:
     """What the pipeline is asked for from here on; the prompt `broken` fails."""
     seen: list[tuple[str, int]] = []
-    make = generation._make
+    draw = PipelineHost.draw
 
-    def watched(pipe: Any, prompt: str, seed: int, call: Any) -> Any:
-        seen.append((prompt, seed))
-        if prompt == "broken":
+    def watched(host: Any, sample: Sample, call: Any) -> Any:
+        seen.append((sample.text, sample.seed))
+        if sample.prompt == "broken":
             raise MemoryError("no memory left")
-        return make(pipe, prompt, seed, call)
+        return draw(host, sample, call)
 
-    monkeypatch.setattr(generation, "_make", watched)
+    monkeypatch.setattr(PipelineHost, "draw", watched)
     return seen
 
 
@@ -253,10 +254,13 @@ def test_bagel_draws_by_full_steps_and_by_a_plan(bagel, metadata, tmp_path):
     assert len(read_records(tmp_path / "plan.jsonl")) == 2
 
 
-def test_bagel_draws_by_nothing_else(bagel, metadata, tmp_path):
+def test_bagel_draws_by_a_method_too(bagel, metadata, tmp_path):
     command = ["export", "geneval", *bagel, "--metadata", metadata, "--steps", 5]
-    told = one_line(run(*command, "--method", "fewer", "-o", tmp_path / "x"))
-    assert "bagel draws by full steps or a --plan, not by fewer" in told
+    few = ["--method", "fewer", "--evaluations", 3, "--samples", 1]
+    made = run(*command, *few, "-o", tmp_path / "x")
+    assert made.exit_code == 0, made.output
+    records = read_records(tmp_path / "x.jsonl")
+    assert {(r.method, r.evaluations, r.spent) for r in records} == {("fewer", 3, 3)}
     dry = run(*command, "--dry-run")
     assert "4 evaluations of 4 steps each" in dry.stdout
 

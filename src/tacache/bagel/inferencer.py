@@ -96,6 +96,13 @@ def fit_plans(
     )
 
 
+def only_process() -> Processes:
+    """The one process that BAGEL runs in; several of a launcher are refused."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise HostError("bagel runs in one process: leave torchrun (device=auto uses all GPUs)")
+    return ALONE
+
+
 class Recording:
     """Measures each run of a call while the model makes full steps."""
 
@@ -131,11 +138,12 @@ class BagelHost:
 
     def processes(self) -> Processes:
         """One process does all of the work."""
-        if os.environ.get("WORLD_SIZE", "1") != "1":
-            raise HostError(
-                "bagel runs in one process: leave torchrun (--device auto uses all GPUs)"
-            )
-        return ALONE
+        return only_process()
+
+    @property
+    def family(self) -> str:
+        """The model's class."""
+        return type(self.model).__name__
 
     def identity(self, call: Call) -> object:
         """The model's class, network and name."""

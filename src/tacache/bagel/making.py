@@ -81,6 +81,3 @@ def pixels_of(output: Any) -> Pixels | None:
         return None
     pixels: Pixels = np.asarray(output.convert("RGB"), dtype=np.float32) / np.float32(255)
     return pixels
-
-
-Job = Sample  # the name under which the command line finds it

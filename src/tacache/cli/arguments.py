@@ -1,12 +1,10 @@
 """From the text of an option to its value, and checks that come before any work."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tacache.errors import TACacheError, first_line
+from tacache.errors import TACacheError
 from tacache.prompts import check_seeds
 
 
@@ -58,13 +56,3 @@ def check_folder(path: Path) -> None:
     """Stop before the work where its files could not be put into this folder."""
     if path.exists() and not path.is_dir():
         raise TACacheError(f"{path} is a file, and a folder is needed: name another")
-
-
-@contextmanager
-def naming(pipe: Any) -> Iterator[None]:
-    """Turn what a pipeline raises on arguments it cannot use into one line with its name."""
-    try:
-        yield
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise TACacheError(f"{type(pipe).__name__} failed: {reason}") from error

@@ -1,18 +1,19 @@
 """What the command line asks of the model `bagel`: a checkout and weights of the user's."""
 
-import os
 from pathlib import Path
 from typing import Any
 
+from tacache.cli.pipelines import whole
 from tacache.errors import TACacheError
 from tacache.plan import Plan
 
 NAME = "bagel"
+BATCHES = False  # the inferencer makes one picture a call
 SIDE = 1024  # pixels, unless --height or --width says otherwise
 
 
-def load(asked: dict[str, Any]) -> Any:
-    """Return the inferencer that --load asks for."""
+def load(model: str, asked: dict[str, Any], bars: bool) -> Any:
+    """Return the host of the inferencer that --load asks for."""
     for name in ("bagel-path", "weights"):
         if name.replace("-", "_") not in asked:
             raise TACacheError(
@@ -25,19 +26,23 @@ def load(asked: dict[str, Any]) -> Any:
         raise TACacheError("bagel is not compiled: leave compile out")
     if asked.keys() & {"revision", "variant"}:
         raise TACacheError("bagel is loaded from folders: leave revision and variant out")
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise TACacheError(
-            "bagel runs in one process: leave torchrun (--load device=auto uses all GPUs)"
-        )
+    from tacache.bagel.inferencer import BagelHost, only_process
     from tacache.bagel.loading import load_inferencer
 
+    only_process()  # refuse before the weights are read
     places = (Path(asked["bagel_path"]), Path(asked["weights"]))
-    return load_inferencer(*places, dtype=asked.get("dtype"), device=asked.get("device"))
+    how = asked.get("dtype"), asked.get("device")
+    return BagelHost(load_inferencer(*places, dtype=how[0], device=how[1]))
+
+
+def prompts_of(model: str, source: str) -> str:
+    """Return the source itself: BAGEL has no prompts of its own."""
+    return source
 
 
 def call_arguments(
-    more: dict[str, Any],
-    remembered: dict[str, Any],
+    model: str,
+    plan: Plan | None,
     *,
     steps: int | None,
     height: int | None,
@@ -45,21 +50,21 @@ def call_arguments(
     frames: int | None,
     guidance: float | None,
 ) -> dict[str, Any]:
-    """Return the inferencer's arguments: a plan's own, then our options, then --call."""
+    """Return the inferencer's arguments: a plan's own, then our options."""
     if frames is not None:
         raise TACacheError("bagel makes pictures: leave --frames")
+    remembered = remembered_call(plan)
     call = {name: value for name, value in remembered.items() if value is not None}
     given: dict[str, Any] = {"num_timesteps": steps, "cfg_text_scale": guidance}
     if height is not None or width is not None:
         shape = call.get("image_shapes", (SIDE, SIDE))
         given["image_shapes"] = (height or shape[0], width or shape[1])
-    return {**call, **{name: v for name, v in given.items() if v is not None}, **more}
+    return {**call, **{name: v for name, v in given.items() if v is not None}}
 
 
-def check_batch(size: int) -> None:
-    """Refuse batches, since the inferencer takes one prompt at a time."""
-    if size != 1:
-        raise TACacheError("bagel's inferencer makes one picture a call: leave --batch-size")
+def steps_of(call: dict[str, Any]) -> int:
+    """Return the number of steps of a full run: BAGEL counts noise levels, one more."""
+    return whole(call, "num_timesteps") - 1
 
 
 def remembered_call(plan: Plan | None) -> dict[str, Any]:

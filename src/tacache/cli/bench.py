@@ -1,13 +1,12 @@
 """`tacache bench`: methods against each other on one model, as records."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from tacache.cli import bagel, hosts, printing
+from tacache.cli import hosts, printing
 from tacache.cli.arguments import check_folder, numbers, words
 from tacache.cli.bench_table import print_records
 from tacache.cli.options import (
@@ -129,8 +128,8 @@ def bench(
 
     torchrun --nproc-per-node 8 -m tacache bench MODEL --suite pareto --prompts mine.txt -o m.jsonl
     """
-    from tacache.lab.bench.hosts import processes_of
     from tacache.lab.bench.runner import drop_failed, run_bench
+    from tacache.lab.bench.suites import expanded
 
     asked, arguments = load.checked(model), hosts.call_arguments(model, call)
     steps = hosts.steps_of(model, arguments)
@@ -139,8 +138,8 @@ def bench(
     job.check()
     target = out or Path(f"{Path(model).name}.bench.jsonl")
     host = hosts.load(model, asked)
-    first = processes_of(host).rank == 0
-    job = replace(job, methods=_expanded(job.methods, model, host))
+    first = host.processes().rank == 0
+    job = replace(job, methods=expanded(job.methods, host.family))
     if not methods:
         job = _without_doubles(job, tell=first)
     if kept.retry and first:
@@ -204,13 +203,6 @@ def _job(
         repeats=measured.repeats,
         trace=chosen.trace,
     )
-
-
-def _expanded(methods: Sequence[str], model: str, host: Any) -> Sequence[str]:
-    """Return the methods with the words that stand for several replaced by what they mean."""
-    from tacache.lab.bench.suites import expanded
-
-    return expanded(methods, bagel.NAME if model == bagel.NAME else type(host).__name__)
 
 
 def _without_doubles(job: "Job", *, tell: bool) -> "Job":

@@ -1,7 +1,6 @@
 """`tacache export`: samples for the benchmarks of the field, and their scores back."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 from rich.table import Table
 
-from tacache.cli import bagel, hosts
+from tacache.cli import hosts
 from tacache.cli.options import (
     OUTPUT,
     SAMPLES,
@@ -23,13 +22,13 @@ from tacache.cli.options import (
 )
 from tacache.cli.printing import print_json, say, show, tell
 from tacache.errors import TACacheError
+from tacache.host import Host
 from tacache.plan import Plan
 from tacache.prompts import read_prompts
 
 if TYPE_CHECKING:
     from tacache.lab.bench.records import Record
     from tacache.lab.export.benchmarks import Sample
-    from tacache.lab.export.drawing import Studio
     from tacache.lab.export.orders import Order
 
 STEPS, CALIBRATION = 50, 8
@@ -139,12 +138,13 @@ def export(
     if instead.dry_run:
         return _say_what_would_be(order, len(entries), wanted, folder, as_json)
     order = replace(order, **samples.taught(model))
-    with _studio(model, asked) as studio:
-        _draw(studio, order, entries, wanted, folder, as_json)
+    host = hosts.load(model, asked)
+    with hosts.threads(model, host):
+        _draw(host, order, entries, wanted, folder, as_json)
 
 
 def _draw(
-    studio: "Studio",
+    host: Host,
     order: "Order",
     entries: Sequence[Any],
     wanted: Sequence["Sample"],
@@ -153,26 +153,10 @@ def _draw(
 ) -> None:
     """Draw the samples, and say where they are."""
     from tacache.lab.export.runner import run_export
-    from tacache.work.processes import Processes
 
-    records = run_export(studio, order, entries, wanted, folder, progress=not as_json)
-    if Processes.current().rank == 0:
+    records = run_export(host, order, entries, wanted, folder, progress=not as_json)
+    if host.processes().rank == 0:
         _report(records, folder, as_json)
-
-
-@contextmanager
-def _studio(model: str, asked: dict[str, Any]) -> Iterator["Studio"]:
-    """Load the model, ready to draw."""
-    host = hosts.load(model, asked)
-    if model == bagel.NAME:
-        from tacache.lab.export.bagel import BagelStudio
-
-        yield BagelStudio(host)
-        return
-    from tacache.lab.export.pipelines import PipelineStudio
-
-    with hosts.threads(model, host):
-        yield PipelineStudio(host)
 
 
 def _order(benchmark: str, model: str, way: Way, call: Call, fps: int) -> "Order":
@@ -192,7 +176,7 @@ def _order(benchmark: str, model: str, way: Way, call: Call, fps: int) -> "Order
     if way.method != FULL:
         resolve(way.method)
     order = Order(benchmark, arguments, steps, way.method, way.evaluations, named, fps=fps)
-    if model != bagel.NAME and plan is None and (order.evaluations_each or 1) > steps:
+    if plan is None and (order.evaluations_each or 1) > steps:
         raise TACacheError(f"a run of {steps} steps has no {order.evaluations_each} evaluations")
     return order
 

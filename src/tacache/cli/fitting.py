@@ -125,7 +125,7 @@ def fit(
     first = Processes.current().rank == 0
     if first:
         _save(plans, target, alone)
-    hosts.forget_runs(model, kept, budgets)
+    hosts.forget_runs(kept, budgets)
     if first:
         _tell(plans, target, psnr, as_json)
 

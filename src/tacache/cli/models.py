@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from tacache.cli import bagel, hosts
+from tacache.cli import hosts
 from tacache.cli.arguments import check_folder, seeds_of
 from tacache.cli.options import (
     CALLED,
@@ -27,6 +27,7 @@ from tacache.cli.options import (
 from tacache.cli.printing import print_json, say, show, tell
 from tacache.cli.render import profile_view
 from tacache.errors import TACacheError
+from tacache.host import Request
 from tacache.models import EMBEDDED
 from tacache.plan import Plan
 from tacache.profile import Profile
@@ -159,16 +160,16 @@ def generate(
         raise TACacheError("there is nothing to generate: give --prompt or --prompts")
     check_folder(out)
     followed = None if plan is None else Plan.load(plan)
-    if compare and followed is None and model in (bagel.NAME, *EMBEDDED):
+    if compare and followed is None and not hosts.may_carry_plan(model):
         raise TACacheError(NOTHING_TO_COMPARE)
     arguments = hosts.call_arguments(model, call, followed)
     host = hosts.load(model, asked, bars=not as_json)
     if followed is None and not hosts.carries_plan(host):
         _say_all_steps(compare, as_json)
-    how: dict[str, Any] = {"clip_suffix": ".gif" if clips.gif else ".mp4", "fps": clips.fps}
+    rate, suffix = hosts.clip_rate(model, clips.fps), ".gif" if clips.gif else ".mp4"
+    request = Request(followed, arguments, compare, suffix, rate)
     with hosts.threads(model, host):
-        warming = texts[0] if compare else None
-        make_one = hosts.generator(model, host, followed, arguments, out, warming=warming, **how)
+        make_one = hosts.generator(host, request, out, warming=texts[0] if compare else None)
         _generate_all(make_one, drawn.jobs(texts), as_json)
 
 

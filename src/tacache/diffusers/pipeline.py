@@ -185,6 +185,11 @@ class PipelineHost:
                 "thresholding=False, or make the plan by a rule (calibrate, then make_plan)"
             )
 
+    @property
+    def family(self) -> str:
+        """The pipeline's class."""
+        return type(self.pipe).__name__
+
     def processes(self) -> Processes:
         """Those of the launcher."""
         return Processes.current()

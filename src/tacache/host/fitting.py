@@ -43,8 +43,7 @@ def fit_plans(
     that the host makes of held-out samples when it follows the plan. Processes of one launcher
     share the samples out.
     """
-    call = dict(call)
-    if call.pop("vary", None):
+    if "vary" in call:
         raise HostError(
             "vary was removed, since a mix of settings gained no more than chance: fit at one "
             "setting, and a second plan where another is needed"

@@ -70,6 +70,10 @@ class Host(Protocol):
         """Whether an open run is evaluated off its grid too."""
 
     @property
+    def family(self) -> str:
+        """The class that published settings of methods go by."""
+
+    @property
     def pipe(self) -> Any:
         """What it runs: a pipeline, an inferencer."""
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from tacache.errors import HostError
 from tacache.host import Host
-from tacache.work.processes import Processes
 
 # what a model has that a host knows it by -> where that host is
 KNOWN_BY = {
@@ -30,8 +29,3 @@ def host_of(model: Any) -> Host:
         f"{type(model).__name__} is neither a pipeline of diffusers nor BAGEL's inferencer: give "
         "one of these, or a tacache.host.Host"
     )
-
-
-def processes_of(model: Any) -> Processes:
-    """Those that share a model's work."""
-    return host_of(model).processes()

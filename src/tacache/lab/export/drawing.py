@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tacache.errors import TACacheError
-from tacache.host import Call, Host, Request, generate, write
+from tacache.host import Call, Request, generate, write
 from tacache.lab.bench.inside import within
 from tacache.lab.bench.judging import FULL
 from tacache.lab.bench.lessons import record_walk
@@ -17,7 +17,6 @@ from tacache.lab.export.orders import Order
 from tacache.plan import Plan
 from tacache.prompts import Sample
 
-Studio = Host  # the name under which the command line finds it
 # a sample and where a draft may go, without suffix -> the draft's file and the record's fields
 Draws = Callable[[Sample, Path], tuple[Path, dict[str, Any]]]
 
