@@ -25,6 +25,7 @@ from tacache.grid import as_times
 from tacache.lab.bench.seam import Calls, Counted, Subject, Times
 from tacache.lab.cost import count_flops
 from tacache.profile import Origin
+from tacache.storage.atomic import writing
 
 SCALES = ("cfg_text_scale", "cfg_img_scale")
 
@@ -196,13 +197,9 @@ class BagelCaller(Calls):
         """A PNG."""
         from PIL import Image
 
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        target, draft = stem.with_name(f"{stem.name}.png"), stem.with_name(f".{stem.name}.png")
-        try:
+        target = stem.with_name(f"{stem.name}.png")
+        with writing(target) as draft:
             Image.fromarray((pixels * 255).round().astype(np.uint8)).save(draft)
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
         return target
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from filelock import FileLock, Timeout
 
 import tacache
 from tacache.errors import PlanError, TACacheError
@@ -28,13 +29,12 @@ from tacache.lab.bench.inside import Inside
 from tacache.lab.bench.jobs import Job, Prepared, Task
 from tacache.lab.bench.judging import FULL, Judge, Reference, work_folder
 from tacache.lab.bench.lessons import Lesson, record_walk
-from tacache.lab.bench.locks import held
 from tacache.lab.bench.machines import same_device
 from tacache.lab.bench.methods import Asked, Rival, resolve
 from tacache.lab.bench.records import Adds, Record, RecordError, RecordFile, Status, plain
 from tacache.lab.bench.seam import Calls, Subject
 from tacache.lab.bench.tracing import is_traceable
-from tacache.lab.bench.tries import Tries
+from tacache.lab.bench.tries import KnownTries
 from tacache.storage.atomic import write_atomically
 from tacache.work.processes import Processes
 
@@ -66,7 +66,7 @@ def only_here(file: RecordFile, processes: Processes) -> Iterator[None]:
     with ExitStack() as stack:
         with processes.failing_together():
             if processes.rank == 0:
-                stack.enter_context(held(lock_file(file.path), file.path))
+                stack.enter_context(held(file.path))
                 file.join()
         yield
         with processes.failing_together():
@@ -173,7 +173,7 @@ class Bench:
         if self.prepared_file(task).exists():
             return
         started, ticks, lesson = time.perf_counter(), self.ticks, task.lesson
-        tries = Tries(self.prepared_file(task).with_suffix(".tries"), lambda: self.ticks)
+        tries = KnownTries(self.prepared_file(task).with_suffix(".tries"), lambda: self.ticks)
         if isinstance(task.asked.method, Rival | Inside):
             lesson = replace(lesson, tries=tries)
         status: Status = "done"
@@ -283,6 +283,28 @@ def drop_failed(out: str | Path) -> int:
         if len(kept) < len(found):
             file.replace(kept)
     return len(found) - len(kept)
+
+
+@contextmanager
+def held(results: Path) -> Iterator[None]:
+    """Hold the lock of a results file, which a kill lets go of.
+
+    Results are written anew where parts are joined: what another benchmark appends meanwhile would
+    be lost.
+    """
+    lock_file(results).parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(lock_file(results))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise RecordError(
+            f"another benchmark is appending to {results}: wait for it, or name another file and "
+            "put the two together afterwards (cat A B > C)"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def lock_file(results: Path) -> Path:
