@@ -17,7 +17,7 @@ from tacache.cli.fitting import fit
 from tacache.cli.models import calibrate, generate
 from tacache.cli.plans import plan, pull, push, show
 from tacache.cli.report import report
-from tacache.errors import TACacheError
+from tacache.errors import TACacheError, printable
 
 # The base of what typer raises on wrong options; it is not among typer's public names.
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -71,7 +71,7 @@ def one_line_errors() -> Iterator[None]:
 
 def fail(message: str) -> NoReturn:
     """End with one line and exit code 2."""
-    print(f"tacache: {' '.join(message.split())}", file=sys.stderr)
+    print(f"tacache: {printable(' '.join(message.split()))}", file=sys.stderr)
     raise typer.Exit(2)
 
 

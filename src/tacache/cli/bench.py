@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tacache.cli import bagel
 from tacache.cli.arguments import call_arguments, numbers, parsed, threads
@@ -31,6 +32,7 @@ from tacache.cli.options import (
     print_json,
     words,
 )
+from tacache.errors import printable
 from tacache.models import own_prompts
 from tacache.prompts import read_prompts
 
@@ -178,6 +180,7 @@ def bench(
     if keep is not None:
         check_folder(keep)
     target = out or Path(f"{Path(model).name}.bench.jsonl")
+    check_folder(target.parent)
     if is_bagel:
         asked = bagel.Asked(bagel_path, weights, dtype, device, offload, compiled)
         pipe, family = bagel.load(asked), bagel.NAME
@@ -223,14 +226,14 @@ def _report(
         return print_json({"file": str(target), "records": len(records), **counts})
     Console().print(_table(records, metrics))
     for note in (*_notes(records), *_not_measured(records, metrics)):
-        print(note)
+        print(printable(note))
     troubles = {
         (record.method, record.evaluations): record.reason
         for record in records
         if record.status != "done"
     }
     for (method, evaluations), reason in troubles.items():
-        print(f"{method} at {evaluations or 'its own budget'}: {reason}")
+        print(printable(f"{method} at {evaluations or 'its own budget'}: {reason}"))
     print(f"{len(records)} records in {target}; {target}.work speeds up what is added to them")
 
 
@@ -277,7 +280,7 @@ def _table(records: Sequence["Record"], metrics: Sequence[str]) -> Table:
     for (method, evaluations), group in groups.items():
         compared = [record.to_full for record in group if record.to_full is not None]
         table.add_row(
-            method,
+            Text(printable(method)),
             str(evaluations or ""),
             f"{fmean(record.spent for record in group):.4g}",
             *([_worth(group)] if inside else []),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tacache.cli import bagel
 from tacache.cli.arguments import call_arguments, parsed, threads
@@ -25,9 +26,10 @@ from tacache.cli.options import (
     More,
     Offload,
     Width,
+    check_folder,
     print_json,
 )
-from tacache.errors import TACacheError
+from tacache.errors import TACacheError, printable
 from tacache.models import own_prompts
 from tacache.plan import Plan
 from tacache.prompts import read_prompts
@@ -132,6 +134,7 @@ def export(
     from tacache.lab.export.runner import run_export
     from tacache.work.processes import Processes
 
+    check_folder(folder)
     taught = read_prompts(own_prompts(model, calibration))[:calibration_count]
     order = replace(order, calibration=taught, calibration_source=calibration)
     asked = bagel.Asked(bagel_path, weights, dtype, device, offload, compiled)
@@ -244,7 +247,7 @@ def _report(records: Sequence["Record"], folder: Path, as_json: bool) -> None:
     else:
         for record in failed:
             reason = f"{record.prompt!r} with seed {record.seed} failed: {record.reason}"
-            print(f"tacache: {reason}", file=sys.stderr)
+            print(printable(f"tacache: {reason}"), file=sys.stderr)
         where = f"in {folder}/, their records in {records_file(folder)}"
         print(f"{done} of {len(records)} samples {where}")
     if failed:
@@ -265,6 +268,6 @@ def _score(
         return print_json({"file": str(records_file(folder)), "scores": scores})
     table = Table("score", "mean", "samples", box=None)
     for name, (mean, number) in found.items():
-        table.add_row(name, f"{mean:.4f}", f"{number} of {len(records)}")
+        table.add_row(Text(printable(name)), f"{mean:.4f}", f"{number} of {len(records)}")
     Console().print(table)
     print(f"Written to {records_file(folder)}")

@@ -27,7 +27,7 @@ from tacache.cli.options import (
     print_json,
 )
 from tacache.cli.render import profile_view
-from tacache.errors import TACacheError
+from tacache.errors import TACacheError, printable
 from tacache.models import EMBEDDED, frame_rate, own_prompts
 from tacache.plan import Plan
 from tacache.profile import Profile
@@ -237,7 +237,8 @@ def _generate_all(
             raise  # the plan or the call is wrong, and would be for every prompt
         except Exception as error:
             failed.append({"prompt": text, "seed": seed, "error": str(error)})
-            print(f"tacache: {text!r} with seed {seed} failed: {error}", file=sys.stderr)
+            reason = f"tacache: {text!r} with seed {seed} failed: {error}"
+            print(printable(reason), file=sys.stderr)
             continue
         made.append(output)
         if not quiet:

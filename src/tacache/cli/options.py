@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tacache.errors import TACacheError
+from tacache.storage.atomic import check_writable
 
 PROMPTS_HELP = (
     "A text or JSONL file, or a set that ships: calibration, test (tiny-flux and tiny-wan have "
@@ -44,8 +45,7 @@ def _finite(value: float | None) -> float | None:
 
 def check_folder(path: Path) -> None:
     """Stop before the work where its files could not be put into this folder."""
-    if path.exists() and not path.is_dir():
-        raise TACacheError(f"{path} is a file, and a folder is needed: name another")
+    check_writable(path)
 
 
 def words(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tacache.cli.options import Json, print_json
 from tacache.cli.render import plan_view, profile_view
-from tacache.errors import TACacheError
+from tacache.errors import TACacheError, printable
 from tacache.plan import Plan, make_plan
 from tacache.plots import plot_profile
 from tacache.profile import Profile
@@ -89,7 +89,7 @@ def push(
         return print_json({"file": file, "commit": address, "card": carded})
     if not carded:
         print(f"{repo} has a card that tacache did not write: it was left as it is")
-    print(f"{file} is in {address}")
+    print(printable(f"{file} is in {address}"))
 
 
 def pull(
@@ -118,7 +118,7 @@ def pull(
         print_json({"file": str(target), **_plan_facts(pulled)})
     else:
         Console().print(plan_view(pulled))
-        print(f"Written to {target}")
+        print(printable(f"Written to {target}"))
 
 
 def show(

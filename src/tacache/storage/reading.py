@@ -50,6 +50,8 @@ def _check_bounds(value: Any, finite: bool, trail: tuple[str | int, ...] = ()) -
             raise ValueError(f"{_named(trail)} is not a finite number")
     elif isinstance(value, float | int) and abs(value) > LARGEST_NUMBER:
         raise ValueError(f"{_named(trail)} is beyond {LARGEST_NUMBER:g}")
+    if isinstance(value, str):
+        value.encode()  # half a surrogate pair is a ValueError: no file could be written with it
     if not isinstance(value, dict | list):
         return
     if len(trail) >= DEEPEST:
