@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from tacache.cli import app
 from tacache.diffusers import generation
+from tacache.lab.bench.locks import held
 from tacache.lab.bench.records import RecordError, read_records
-from tacache.lab.bench.runner import held
+from tacache.lab.bench.runner import lock_file
 from tacache.lab.export.scores import add_scores
 from tacache.work.processes import Processes, Together
 from tests.tiny import PIPELINES
@@ -169,7 +170,7 @@ def test_a_cache_inside_the_model_draws_as_it_does(geneval, tmp_path):
 def test_scores_wait_for_an_export_to_end(geneval, tmp_path):
     assert run(*geneval, "--samples", 1).exit_code == 0
     records = tmp_path / "out.jsonl"
-    with held(records):
+    with held(lock_file(records), records):
         assert "another benchmark is appending" in one_line(run(*geneval, "--samples", 2))
         with pytest.raises(RecordError, match="another benchmark is appending"):
             add_scores("geneval", tmp_path / "out", [])

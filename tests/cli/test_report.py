@@ -101,7 +101,7 @@ def test_mistakes_are_one_line(results, tmp_path):
     assert "there is no results file" in one_line(run(tmp_path / "none.jsonl"))
     notes = tmp_path / "notes.txt"
     notes.write_text("do not lose this\n")
-    assert "holds no records" in one_line(run(notes, "-o", tmp_path / "out"))
+    assert "is no file of records" in one_line(run(notes, "-o", tmp_path / "out"))
     assert "two results files are named" in one_line(run(results, results))
     assert not (tmp_path / "out").exists()
     assert not Path("report").exists()

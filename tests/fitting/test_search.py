@@ -109,13 +109,13 @@ def test_a_torn_last_line_is_tried_again(flow, tmp_path):
 def test_the_tries_of_another_fit_are_refused(flow, tmp_path):
     path, problem = tmp_path / "tries", problem_of(flow)
     SearchedFits(problem, 400, path).fit((0, 2, 5, 8, 12))
-    with pytest.raises(PlanError, match=r"fits of a search of other work .*: delete it"):
+    with pytest.raises(PlanError, match=r"fits of another search .*: delete it"):
         SearchedFits(problem._replace(history=2), 400, path)
     path.write_text("")
     assert SearchedFits(problem, 400, path).fit((0, 2, 5, 8, 12))
     assert len(path.read_text().splitlines()) == 1
     path.write_text("a shopping list\n")
-    with pytest.raises(PlanError, match=r"holds no fits of a search.*: delete it"):
+    with pytest.raises(PlanError, match=r"is no file of fits.*: delete it"):
         SearchedFits(problem, 400, path)
 
 

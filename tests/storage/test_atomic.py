@@ -76,22 +76,27 @@ from tacache.errors import StorageError
 from tacache.fitting.full_runs import _keep
 from tacache.lab.bench.lessons import save_tensors
 from tacache.storage.atomic import check_writable, write_atomically
+from tacache.storage.journal import Journal
 folder = Path(sys.argv[1])
 
 class Runs:
     job, times = "job", (1.0, 0.0)
 
+journal = Journal(folder / "journal", {"job": "x"}, "entries", "work", StorageError)
 large = torch.zeros(2, 10000)
 for write in (
     lambda: write_atomically(folder / "text", "x" * 100_000),
     lambda: _keep(folder / "runs", Runs, [large], [large]),
     lambda: save_tensors(folder / "tensors", {"x": large}),
     lambda: check_writable(folder / "deep" / "er"),
+    lambda: [journal.append({"n": n, "text": "x" * 3000}) for n in range(9)],
 ):
     try:
         write()
     except StorageError as error:
         print(error)
+print(list(journal.read(lambda entry: entry["n"])))
+journal.path.unlink()
 """
 
 
@@ -100,9 +105,10 @@ def test_a_full_disk_is_a_sentence_that_names_the_file_and_leaves_no_draft(tmp_p
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    lines = done.stdout.splitlines()
-    for line, name in zip(lines, ("text", "runs", "tensors", "deep/er"), strict=True):
+    *lines, kept = done.stdout.splitlines()
+    for line, name in zip(lines, ("text", "runs", "tensors", "deep/er", "journal"), strict=True):
         assert line.startswith(f"cannot write {tmp_path / name} (")
+    assert kept == "[0, 1]"
     assert os.listdir(tmp_path) == []
 
 

@@ -78,7 +78,7 @@ def test_a_damaged_run_is_named(tmp_path, profile, change):
 def test_runs_of_another_job_are_refused(tmp_path, profile):
     path = tmp_path / "x.runs"
     FinishedRuns(path, "other").add(0, profile)
-    with pytest.raises(ProfileError, match="finished runs of other work"):
+    with pytest.raises(ProfileError, match="finished runs of another calibration"):
         FinishedRuns(path, "job").load()
 
 

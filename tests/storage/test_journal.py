@@ -16,7 +16,7 @@ class WorkError(TACacheError):
 
 
 def journal(path, job="job"):
-    return Journal(path, {"job": job}, "entries", WorkError)
+    return Journal(path, {"job": job}, "entries", "work", WorkError)
 
 
 def found(path, job="job"):
@@ -66,14 +66,14 @@ def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, text):
     path = tmp_path / "x"
     path.write_text(text)
     for use in (lambda: found(path), journal(path).cut_torn_line):
-        with pytest.raises(WorkError, match=r"x holds no entries, or an earlier version wrote it"):
+        with pytest.raises(WorkError, match="x is no file of entries, or an earlier version"):
             use()
     assert path.read_text() == text
 
 
 def test_entries_of_another_job_are_refused(tmp_path):
     journal(tmp_path / "x", "other").append({"n": 1})
-    with pytest.raises(WorkError, match=r"x holds entries of other work .* delete it"):
+    with pytest.raises(WorkError, match=r"x holds entries of another work .* delete it"):
         found(tmp_path / "x")
 
 
@@ -101,7 +101,7 @@ def test_a_pack_that_unpacks_to_very_much_is_refused_with_little_memory(tmp_path
         for _ in range(64):
             file.write(bytes(2**20))
     tracemalloc.start()
-    with pytest.raises(WorkError, match="holds no entries"):  # as the first line says
+    with pytest.raises(WorkError, match="is no file of entries"):  # as the first line says
         found(path)
     monkeypatch.setattr(journals, "LARGEST_LINE", 2**20)
     with gzip.open(path, "wb") as file:

@@ -36,7 +36,7 @@ class SearchedFits:
         self.problem = problem
         self.budget = self.left = budget
         self.fits: dict[tuple[int, ...], Fit] = {}
-        self._journal = Journal(path, {"job": _job(problem)}, "fits of a search", PlanError)
+        self._journal = Journal(path, {"job": _job(problem)}, "fits", "search", PlanError)
         self._kept = {fit.anchors: fit for fit in self._journal.read(_as_fit)}
 
     def fit(self, anchors: tuple[int, ...], known: Fit | None = None, first: int = 0) -> Fit | None:

@@ -20,7 +20,7 @@ class FinishedRuns:
 
     def __init__(self, path: str | Path | None, job: str) -> None:
         place = None if path is None else Path(path)
-        self._journal = Journal(place, {"job": job}, "finished runs", ProfileError)
+        self._journal = Journal(place, {"job": job}, "finished runs", "calibration", ProfileError)
 
     def load(self) -> dict[int, Profile]:
         """The runs that are done; a file of another job is an error."""

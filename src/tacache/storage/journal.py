@@ -22,13 +22,14 @@ class Journal(NamedTuple):
     """JSON lines that all begin with the same field, such as the job they belong to.
 
     Entries are appended one by one, also by several processes at once, and never changed. What a
-    kill leaves of a line is passed over, and the next entry begins a line of its own. `what` names
-    the entries in messages. Without a path nothing is kept.
+    kill leaves of a line is passed over, and the next entry begins a line of its own. `what` and
+    `work` name the entries and what they are of in messages. Without a path nothing is kept.
     """
 
     path: Path | None
     mark: Mapping[str, str]
     what: str
+    work: str
     error: type[TACacheError]
 
     def append(self, entry: Mapping[str, Any]) -> None:
@@ -59,8 +60,8 @@ class Journal(NamedTuple):
                     "begin again"
                 ) from error
             raise self.error(
-                f"{self.path} holds {self.what} of other work (another model, other prompts or "
-                "arguments, or an earlier version): delete it, or name another file"
+                f"{self.path} holds {self.what} of another {self.work} (another model, other "
+                "prompts or arguments, or an earlier version): delete it, or name another file"
             )
 
     def lines(self) -> Iterator[tuple[str, str]]:
@@ -93,8 +94,8 @@ class Journal(NamedTuple):
         begin = json.dumps(dict.fromkeys(self.mark, ""))[:-3].encode()
         if not begin.startswith(line[: len(begin)].rstrip(b"\n")):
             raise self.error(
-                f"{self.path} holds no {self.what}, or an earlier version wrote it: delete it, or "
-                "name another file"
+                f"{self.path} is no file of {self.what}, or an earlier version wrote it: delete "
+                "it, or name another file"
             )
         if len(line) > LARGEST_LINE or size > LARGEST_JOURNAL:
             most = LARGEST_LINE if len(line) > LARGEST_LINE else LARGEST_JOURNAL

@@ -12,6 +12,7 @@ from tacache import time_grid
 from tacache.lab.bench import RecordError, calls, read_records, run_bench, runner
 from tacache.lab.bench.jobs import Prepared
 from tacache.lab.bench.lessons import Remembered
+from tacache.lab.bench.locks import held
 from tacache.lab.bench.methods import METHODS
 from tacache.lab.methods import BASELINES, Recording, record
 from tacache.lab.report.studies import read_study
@@ -136,7 +137,7 @@ def _refused(x: Any, t: float) -> Any:
 def test_two_benchmarks_do_not_append_to_one_file(pipe, tmp_path):
     out, asked = tmp_path / "r.jsonl", job(methods=["fewer"], evaluations=[4])
     with (
-        runner.held(out),
+        held(runner.lock_file(out), out),
         pytest.raises(RecordError, match=r"another benchmark is appending to .*r\.jsonl"),
     ):
         run_bench(pipe, asked, out)

@@ -153,7 +153,7 @@ def read_records(path: str | os.PathLike[str]) -> list[Record]:
 
 
 def _journal(path: Path) -> Journal:
-    return Journal(path, {"format": Record.FORMAT}, "records", RecordError)
+    return Journal(path, {"format": Record.FORMAT}, "records", "benchmark", RecordError)
 
 
 class Adds(Protocol):

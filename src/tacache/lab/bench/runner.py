@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from filelock import FileLock, Timeout
 
 import tacache
-from tacache.errors import PlanError, TACacheError
+from tacache.errors import PlanError, StorageError, TACacheError
 from tacache.lab.bench.bars import Bar, bar
 from tacache.lab.bench.hosts import caller_of, processes_of
 from tacache.lab.bench.inside import Inside
 from tacache.lab.bench.jobs import Job, Prepared, Task
 from tacache.lab.bench.judging import FULL, Judge, Reference, work_folder
 from tacache.lab.bench.lessons import Lesson, record_walk
+from tacache.lab.bench.locks import held
 from tacache.lab.bench.machines import same_device
 from tacache.lab.bench.methods import Asked, Rival, resolve
 from tacache.lab.bench.records import Adds, Record, RecordError, RecordFile, Status, plain
@@ -36,6 +36,7 @@ from tacache.lab.bench.seam import Calls, Subject
 from tacache.lab.bench.tracing import is_traceable
 from tacache.lab.bench.tries import KnownTries
 from tacache.storage.atomic import write_atomically
+from tacache.storage.reading import read_bounded
 from tacache.work.processes import Processes
 
 Item = TypeVar("Item")
@@ -66,7 +67,7 @@ def only_here(file: RecordFile, processes: Processes) -> Iterator[None]:
     with ExitStack() as stack:
         with processes.failing_together():
             if processes.rank == 0:
-                stack.enter_context(held(file.path))
+                stack.enter_context(held(lock_file(file.path), file.path))
                 file.join()
         yield
         with processes.failing_together():
@@ -184,6 +185,8 @@ class Bench:
             kind, settings = type(made).__name__, plain(made)
         except PlanError as error:
             status, reason = "unreachable", str(error)
+        except StorageError:
+            raise  # no other sample could be kept either
         except Exception as error:
             status, reason = "failed", f"{type(error).__name__}: {error}"
         kept = Prepared(
@@ -267,7 +270,12 @@ def _files_sha256(files: frozenset[Path]) -> str:
 
 def load_prepared(file: Path) -> Prepared:
     """What was left when a method was made ready."""
-    return Prepared.model_validate_json(file.read_text(encoding="utf-8"))
+    try:
+        return Prepared.model_validate_json(read_bounded(file))
+    except ValueError as error:
+        raise RecordError(
+            f"{file} is damaged: delete it, and run the same command again"
+        ) from error
 
 
 def drop_failed(out: str | Path) -> int:
@@ -283,28 +291,6 @@ def drop_failed(out: str | Path) -> int:
         if len(kept) < len(found):
             file.replace(kept)
     return len(found) - len(kept)
-
-
-@contextmanager
-def held(results: Path) -> Iterator[None]:
-    """Hold the lock of a results file, which a kill lets go of.
-
-    Results are written anew where parts are joined: what another benchmark appends meanwhile would
-    be lost.
-    """
-    lock_file(results).parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(lock_file(results))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise RecordError(
-            f"another benchmark is appending to {results}: wait for it, or name another file and "
-            "put the two together afterwards (cat A B > C)"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def lock_file(results: Path) -> Path:

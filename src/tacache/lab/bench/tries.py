@@ -17,7 +17,7 @@ class KnownTries:
 
     def __init__(self, path: Path | None = None, count: Callable[[], int] = lambda: 0) -> None:
         mark = {"job": "" if path is None else path.stem}
-        self._journal = Journal(path, mark, "tries of a tuning", RecordError)
+        self._journal = Journal(path, mark, "tries", "tuning", RecordError)
         self._known: dict[str, tuple[float, ...]] = {}
         self._count, self._counted = count, count()
         self.evaluations = 0  # of what was known before

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tacache.errors import HostError
+from tacache.errors import HostError, StorageError
 from tacache.lab.bench.records import Key, Record, RecordError, RecordFile
 from tacache.lab.bench.runner import Bench, drop_failed, only_here
 from tacache.lab.bench.seam import Subject
@@ -94,6 +94,8 @@ class Export:
         draft = self.bench.folder / f"draft-{os.getpid()}"
         try:
             made, fields = self.drawing.draw(Subject(sample.prompt, sample.seed), draft)
+        except StorageError:
+            raise  # no other sample could be kept either
         except Exception as error:
             return {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
         self.check_kind(made)
