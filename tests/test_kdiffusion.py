@@ -379,3 +379,10 @@ def test_the_example_of_the_documentation_runs():
     assert steps == list(range(STEPS))
     assert names["plan"].evaluations == names["fitted"].evaluations == 7
     assert names["x0"].shape == (2, *SHAPE)
+
+
+def test_a_result_that_is_not_finite_is_an_error():
+    sigmas = sigmas_of()
+    plan = Plan.full(sigmas.tolist())
+    with pytest.raises(HostError, match="is not finite"):
+        sample_tacache(lambda x, sigma: x * float("nan"), torch.ones(1, 2), sigmas, plan=plan)

@@ -23,7 +23,7 @@ from tacache.moving import at_levels, from_step, replan, until_step, with_breaks
 from tacache.plan import Plan, make_plan
 from tacache.profile import Origin, Profile, profile_times
 from tacache.stepper import Stepper
-from tacache.velocity import Velocity, check_velocity
+from tacache.velocity import Velocity, check_finite, check_velocity
 
 logger = logging.getLogger("tacache.kdiffusion")
 
@@ -69,7 +69,7 @@ def sample_tacache(
                     callback(run.report(x, v, n, i, seen))
                 tick()
             x = run.advanced(x, v, n, stepper.step)
-    return x
+    return check_finite(x)
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ from typing import Any
 
 from tacache.errors import TACacheError
 from tacache.profile import Profile
+from tacache.storage.atomic import writing
 
 FORMATS = (".svg", ".png", ".pdf")
 
@@ -33,8 +34,8 @@ def plot_profile(profile: Profile, path: str | Path) -> Path:
             _curve(panel, shown, profile.magnitude, profile.magnitude_std, title, "C1")
         figure.suptitle(f"mean and standard deviation over {profile.samples} runs", fontsize=9)
         metadata = {"Date": None} if target.suffix.lower() == ".svg" else None
-        target.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(target, metadata=metadata, dpi=150)
+        with writing(target) as draft:
+            figure.savefig(draft, metadata=metadata, dpi=150)
     return target
 
 

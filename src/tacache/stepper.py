@@ -10,7 +10,7 @@ from tacache.carrying import carry, memory_rate, memory_sums
 from tacache.errors import HostError
 from tacache.plan import Plan, check_plan
 from tacache.rules import Arc, start_arc, weighted_sum
-from tacache.velocity import Condition, Velocity, batches, check_velocity, euler
+from tacache.velocity import Condition, Velocity, batches, check_finite, check_velocity, euler
 
 
 class Stepper:
@@ -48,6 +48,11 @@ class Stepper:
         """Whether the step to come is an anchor."""
         return self.step in self._anchors
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps of the plan are taken."""
+        return self.step >= self.plan.steps
+
     def velocity(self, x: Tensor, evaluate: Callable[[], Tensor]) -> Tensor:
         """The velocity to take this step with; `evaluate` is called at anchors only."""
         v = self._current(x, evaluate)
@@ -68,7 +73,7 @@ class Stepper:
 
     def _current(self, x: Tensor, evaluate: Callable[[], Tensor]) -> Tensor:
         """The velocity of the step where the stepper stands."""
-        if self.step >= self.plan.steps:
+        if self.is_done:
             raise HostError(
                 f"all {self.plan.steps} steps of the plan are done: call reset() before a new run"
             )
@@ -89,7 +94,7 @@ class Stepper:
         after the last step none.
         """
         self.step = step
-        if step >= self.plan.steps:
+        if self.is_done:
             self.forget()
         elif self.evaluates:
             self._arc = self._average = None
@@ -153,8 +158,8 @@ def sample(
     (batch,) = batches(noise, condition)
     x, stepper = batch.noise, Stepper(plan)
     advance = stepper.velocity if plan.weights is None else stepper.jump
-    while (n := stepper.step) < plan.steps:
-        t = plan.times[n]
+    while not stepper.is_done:
+        t = plan.times[stepper.step]
         v = advance(x, partial(velocity, x, t, **batch.condition))
         x = euler(x, v, t, plan.times[stepper.step])
-    return x
+    return check_finite(x)

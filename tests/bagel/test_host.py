@@ -218,7 +218,8 @@ def test_on_a_gpu_skipped_steps_wait_for_nothing(tmp_path):
     x = arguments["packed_init_noises"]
     v = x.bfloat16() + 1
     for n in range(plan.steps):
-        torch.cuda.set_sync_debug_mode("error")
+        last = n == plan.steps - 1  # where the run is looked at once
+        torch.cuda.set_sync_debug_mode("default" if last else "error")
         try:
             made = following.velocity(x, lambda n=n: v * (1 + n / 50))
         finally:
@@ -226,6 +227,16 @@ def test_on_a_gpu_skipped_steps_wait_for_nothing(tmp_path):
         assert made.dtype == torch.bfloat16
     fitted_plan = fit_plan(inferencer, ["a", "b", "c d"], evaluations=6, search=False, **CALL)
     assert fitted_plan.certificate.drift < 0.1
+
+
+def test_a_result_that_is_not_finite_is_an_error(stand_in, stand_in_plan):
+    following, arguments = Following(stand_in_plan), _packed(stand_in.inferencer)
+    following.start(run_of(stand_in.model, {**arguments, **stand_in_plan.host.call}))
+    x = arguments["packed_init_noises"]
+    for _ in range(stand_in_plan.steps - 1):
+        following.velocity(x, lambda: x * float("nan"))
+    with pytest.raises(HostError, match="is not finite"):
+        following.velocity(x, lambda: x * float("nan"))
 
 
 def _packed(inferencer):

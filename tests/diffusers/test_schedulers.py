@@ -388,18 +388,28 @@ def waits_of(scheduler: Any) -> int:
 
 
 @pytest.mark.parametrize("rule", ["tasu", "magnitude", "direction", "reuse"])
-def test_a_run_waits_for_the_device_no_more_than_the_parents(plain, rule):
+def test_a_run_waits_for_the_device_once_more_than_the_parents(plain, rule):
     with Waits() as guard:
         torch.ones(1).item()
     assert guard.count == 1
     plan = make_plan(rated(times_of(plain)), evaluations=EVALUATIONS, rule=rule)
-    assert waits_of(carrying(plain, plan)) == waits_of(plain)
+    assert waits_of(carrying(plain, plan)) == waits_of(plain) + 1  # whether its end is finite
 
 
-def test_euler_never_waits(euler):
+def test_euler_waits_at_its_end_alone(euler):
     plan = make_plan(rated(times_of(euler)), evaluations=EVALUATIONS)
-    assert waits_of(carrying(euler, plan)) == 0
-    assert waits_of(carrying(euler, fitted(times_of(euler), (0, 1, 4, 8)))) == 0
+    assert waits_of(carrying(euler, plan)) == 1
+    assert waits_of(carrying(euler, fitted(times_of(euler), (0, 1, 4, 8)))) == 1
+
+
+def test_a_result_that_is_not_finite_is_an_error(euler):
+    scheduler = carrying(euler, make_plan(rated(times_of(euler)), evaluations=EVALUATIONS))
+    scheduler.set_timesteps(STEPS)
+    x = noise()
+    for t in scheduler.timesteps[:-1]:
+        x = scheduler.step(x * float("nan"), t, x, return_dict=False)[0]
+    with pytest.raises(HostError, match="is not finite"):
+        scheduler.step(x, scheduler.timesteps[-1], x, return_dict=False)
 
 
 @pytest.mark.cuda
@@ -414,7 +424,7 @@ def test_a_step_does_not_wait_for_cuda(name):
         one.set_timesteps(STEPS, device="cuda")
         one.set_begin_index(0)
         x, count = noise().cuda(), 0
-        for t in one.timesteps:
+        for t in one.timesteps[:-1]:  # at the last one the result is looked at
             v = velocity(x, t)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")

@@ -4,7 +4,7 @@ import json
 import logging
 from typing import Any
 
-from tacache.errors import HostError
+from tacache.errors import HostError, printable
 from tacache.plan import Plan
 from tacache.profile import Origin
 
@@ -18,7 +18,7 @@ def check_host(pipe: Any, plan: Plan) -> None:
     if known.model is not None and model is not None and known.model != model:
         logger.warning(
             "the plan was made for %s, this is %s: fine for a fine-tune, else calibrate it",
-            known.model, model,
+            printable(known.model), model,
         )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from tacache.diffusers.matching import check_latent_shape, fit_to_run, warn_of_g
 from tacache.errors import HostError
 from tacache.plan import Plan
 from tacache.stepper import Stepper
+from tacache.velocity import check_finite
 
 PREFIX = "Plan"
 
@@ -222,7 +223,10 @@ def plan_scheduler(parent: type) -> type:
     def step(
         self: Any, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any
     ) -> Any:
-        return self._walk(plain_step, model_output, timestep, sample, *args, **kwargs)
+        result = self._walk(plain_step, model_output, timestep, sample, *args, **kwargs)
+        if self._stepper is not None and self._stepper.is_done:
+            check_finite(result[0])
+        return result
 
     members: dict[str, Any] = {
         "__doc__": f"{parent.__name__} that follows a plan.",

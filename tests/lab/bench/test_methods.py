@@ -17,7 +17,7 @@ from tacache.lab.bench.lessons import Lesson, record_walk
 from tacache.lab.bench.methods import METHODS, Planned, follow, load_settings, published, resolve
 from tacache.lab.bench.records import plain
 from tacache.lab.bench.seam import Calls
-from tacache.lab.bench.tries import Tries
+from tacache.lab.bench.tries import KnownTries
 from tacache.lab.methods import Problem
 from tacache.lab.methods.inside import PEERS, Cache
 from tacache.lab.methods.inside.library import FirstBlockSettings
@@ -93,10 +93,10 @@ def test_a_cache_is_tuned_for_its_budget_and_counted_at_the_model(caller, lesson
 
 @pytest.mark.parametrize("name", ["dicache", "diffusers-magcache"])
 def test_a_tuning_inside_the_model_goes_on_without_a_run_twice(caller, lesson, tmp_path, name):
-    first = replace(lesson, tries=Tries(tmp_path / "x.tries"))
+    first = replace(lesson, tries=KnownTries(tmp_path / "x.tries"))
     settings = METHODS[name].prepare(first, 4)
     with counted(caller.pipe, FLUX.denoisers) as made:
-        again = replace(lesson, tries=Tries(tmp_path / "x.tries"))
+        again = replace(lesson, tries=KnownTries(tmp_path / "x.tries"))
         assert METHODS[name].prepare(again, 4) == settings
     assert not made
 

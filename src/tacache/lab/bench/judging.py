@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacache.errors import HostError
+from tacache.errors import HostError, StorageError
 from tacache.host import file_stem
 from tacache.lab.bench.costs import CallFlops, call_flops
 from tacache.lab.bench.inside import within
@@ -104,6 +104,8 @@ class Judge:
                 walk = load_walk(self.caller, self.folder, subject)
                 facts["traces"] = drift_traces(self.caller, subject, method, settings, walk)
             return facts | self.facts(made, task.key(subject), reference)
+        except StorageError:
+            raise  # no other sample could be kept either
         except Exception as error:
             return facts | {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
 

@@ -5,7 +5,6 @@ that no method has seen the noise it is judged with.
 """
 
 import hashlib
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -22,10 +21,11 @@ from tacache.calibration import full_steps, measure
 from tacache.errors import HostError
 from tacache.lab.bench.records import Taught
 from tacache.lab.bench.seam import Calls, SampleVelocity
-from tacache.lab.bench.tries import Tries
+from tacache.lab.bench.tries import KnownTries
 from tacache.lab.methods import Recording
 from tacache.profile import Profile
 from tacache.prompts import Sample, fingerprint
+from tacache.storage.atomic import writing
 from tacache.velocity import Batch
 
 FIRST_SEED = 1_000_000  # of calibration; the others count on
@@ -98,7 +98,7 @@ class Lesson:
     source: str
     prompts: tuple[str, ...]
     tick: Callable[[], None] = field(default=lambda: None, compare=False)
-    tries: Tries = field(default_factory=Tries, compare=False)
+    tries: KnownTries = field(default_factory=KnownTries, compare=False)
 
     @property
     def subjects(self) -> list[Sample]:
@@ -210,15 +210,11 @@ def record_walk(caller: Calls, folder: Path, subject: Sample) -> None:
 
 def save_tensors(target: Path, tensors: dict[str, Tensor]) -> None:
     """A file of tensors, complete or not there."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, draft)
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+    content = save({name: value.cpu().contiguous() for name, value in tensors.items()})
+    with writing(target) as draft:
+        draft.write_bytes(content)
 
 
 def _seconds(file: Path) -> float:

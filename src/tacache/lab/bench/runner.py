@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import torch
 
 import tacache
-from tacache.errors import PlanError, TACacheError
+from tacache.errors import PlanError, StorageError, TACacheError
 from tacache.lab.bench.bars import Bar, bar
 from tacache.lab.bench.hosts import host_of
 from tacache.lab.bench.inside import Inside
@@ -34,9 +34,10 @@ from tacache.lab.bench.methods import Asked, Rival, resolve
 from tacache.lab.bench.records import Adds, Record, RecordError, RecordFile, Status, plain
 from tacache.lab.bench.seam import Calls
 from tacache.lab.bench.tracing import is_traceable
-from tacache.lab.bench.tries import Tries
+from tacache.lab.bench.tries import KnownTries
 from tacache.prompts import Sample
 from tacache.storage.atomic import write_atomically
+from tacache.storage.reading import read_bounded
 from tacache.work.processes import Processes
 
 Item = TypeVar("Item")
@@ -175,7 +176,7 @@ class Bench:
         if self.prepared_file(task).exists():
             return
         started, ticks, lesson = time.perf_counter(), self.ticks, task.lesson
-        tries = Tries(self.prepared_file(task).with_suffix(".tries"), lambda: self.ticks)
+        tries = KnownTries(self.prepared_file(task).with_suffix(".tries"), lambda: self.ticks)
         if isinstance(task.asked.method, Rival | Inside):
             lesson = replace(lesson, tries=tries)
         status: Status = "done"
@@ -186,6 +187,8 @@ class Bench:
             kind, settings = type(made).__name__, plain(made)
         except PlanError as error:
             status, reason = "unreachable", str(error)
+        except StorageError:
+            raise  # no other sample could be kept either
         except Exception as error:
             status, reason = "failed", f"{type(error).__name__}: {error}"
         kept = Prepared(
@@ -269,7 +272,12 @@ def _files_sha256(files: frozenset[Path]) -> str:
 
 def load_prepared(file: Path) -> Prepared:
     """What was left when a method was made ready."""
-    return Prepared.model_validate_json(file.read_text(encoding="utf-8"))
+    try:
+        return Prepared.model_validate_json(read_bounded(file))
+    except ValueError as error:
+        raise RecordError(
+            f"{file} is damaged: delete it, and run the same command again"
+        ) from error
 
 
 def drop_failed(out: str | Path) -> int:

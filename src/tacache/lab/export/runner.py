@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tacache import prompts
-from tacache.errors import HostError
+from tacache.errors import HostError, StorageError
 from tacache.host import Host
 from tacache.lab.bench.records import Key, Record, RecordError, RecordFile
 from tacache.lab.bench.runner import Bench, drop_failed, only_here
@@ -96,6 +96,8 @@ class Export:
         draft = self.bench.folder / f"draft-{os.getpid()}"
         try:
             made, fields = self.drawing.draw(prompts.Sample(sample.prompt, sample.seed), draft)
+        except StorageError:
+            raise  # no other sample could be kept either
         except Exception as error:
             return {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
         self.check_kind(made)

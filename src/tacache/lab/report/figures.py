@@ -17,6 +17,7 @@ from tacache.lab.report.steps import alignment, drift, indicators
 from tacache.lab.report.summary import Row, Study, Table
 from tacache.lab.report.tables import heading, label, table_title
 from tacache.lab.report.taught import calibration
+from tacache.storage.atomic import writing
 
 SHOWN = (
     "full.lpips",
@@ -124,7 +125,10 @@ def _saved(figure: Any, stem: Path) -> Iterator[Path]:
     figure.set_layout_engine("none")
     for suffix, metadata in ((".svg", {"Date": None}), (".png", {"Software": None})):
         target = stem.with_name(stem.name + suffix)
-        figure.savefig(target, metadata=metadata, dpi=150, bbox_inches="tight", facecolor="white")
+        with writing(target) as draft:
+            figure.savefig(
+                draft, metadata=metadata, dpi=150, bbox_inches="tight", facecolor="white"
+            )
         yield target
 
 

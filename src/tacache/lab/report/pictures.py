@@ -85,11 +85,16 @@ def _address(kind: str, content: bytes) -> str:
 
 
 def _file(record: Record, folder: Path) -> Path | None:
-    """The picture's file, seen from the results, where it is there and can be shown."""
-    if record.picture is None or Path(record.picture).suffix.lower() not in KINDS:
+    """The picture's file below the folder of the results, where it is there and can be shown.
+
+    Records may come from others, and pages are shared: a file from elsewhere is not put on one,
+    also where a link leads to it.
+    """
+    name = record.picture
+    if name is None or "\0" in name or Path(name).suffix.lower() not in KINDS:
         return None
-    file = folder / record.picture
-    return file if file.is_file() else None
+    file = (folder / name).resolve()
+    return file if file.is_relative_to(folder.resolve()) and file.is_file() else None
 
 
 def _picture(record: Record, file: Path) -> Picture:
