@@ -8,7 +8,7 @@ READY := $(VENV)/.dev
 # A released CPU build where one is offered; the newest torch would bring gigabytes of CUDA.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test lint types unit format clean
+.PHONY: demo test lint types unit upstream format clean
 
 demo: $(DEMO)
 	$(BIN)/tacache demo
@@ -24,6 +24,10 @@ types: $(READY)
 
 unit: $(READY)
 	$(BIN)/pytest -n auto --cov --cov-report=term --cov-fail-under=95
+
+# Do the stand-ins of BAGEL and ComfyUI still have the surface of the real code?
+upstream: $(READY)
+	BAGEL_PATH="$(BAGEL_PATH)" COMFYUI_PATH="$(COMFYUI_PATH)" $(BIN)/python -m tests.upstream
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
