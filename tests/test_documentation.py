@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import pkgutil
 import re
 import shutil
 from pathlib import Path
@@ -52,6 +53,33 @@ def test_links_to_files_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#\s]+)", file.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (file.parent / target).exists(), f"{path}: {target}"
+
+
+NAMED = [path for path in PAGES if path != "docs/decisions.md"]  # which tells what was, too
+NAMED += [f"{folder}/README.md" for folder in ("benchmarks/fullsize", "comfyui", "recipes")]
+
+
+@pytest.mark.parametrize("path", [*NAMED, "CONTRIBUTING.md"])
+def test_names_of_modules_and_files_are_those_of_today(path):
+    text = (ROOT / path).read_text(encoding="utf-8")
+    for name in re.findall(r"\b((?:src/tacache|tacache|tests)/[\w/-]+\.py)\b", text):
+        assert (ROOT / name).is_file() or (ROOT / "src" / name).is_file(), f"{path}: {name}"
+    for name in re.findall(r"(?<![\w/.-])tacache(?:\.[A-Za-z_]+)+\b", text):
+        assert _names_something(name), f"{path}: {name}"
+
+
+def _names_something(name: str) -> bool:
+    """Whether a dotted name is a module, or an attribute of one."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def test_a_name_that_is_gone_would_be_found():
+    assert _names_something("tacache.lab.bench.run_bench")
+    assert not _names_something("tacache.bench.run_bench")
 
 
 def test_the_card_says_what_was_scored():
