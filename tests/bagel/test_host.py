@@ -1,5 +1,6 @@
 """`tacache.bagel`: plans followed and refused, on the stand-in and, with BAGEL_PATH, on BAGEL."""
 
+import inspect
 import logging
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -193,9 +194,8 @@ def test_50_timesteps_are_49_steps(hosted):
 
 def test_a_flow_outside_a_run_is_the_models_own(stand_in, stand_in_plan):
     packed = packed_arguments(stand_in.inferencer, ["a fox"], [SIZE])
-    names = ("packed_vae_token_indexes", "packed_vae_position_ids", "packed_text_ids")
-    more = ("packed_text_indexes", "packed_seqlens", "past_key_values")
-    arguments = {name: packed[name] for name in (*names, *more)}
+    taken = inspect.signature(stand_in.model._forward_flow).parameters
+    arguments = {name: value for name, value in packed.items() if name in taken}
     arguments |= {"x_t": packed["packed_init_noises"], "timestep": torch.ones(4)}
     plain = stand_in.model._forward_flow(**arguments)
     with applied(stand_in.model, stand_in_plan):
