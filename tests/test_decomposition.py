@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import noise_of, seeds
 
-from tacache.decomposition import dot, indicators, norm, orthogonal_part, share, split
+from tacache.decomposition import (
+    dot,
+    indicators,
+    norm,
+    orthogonal_part,
+    relative_distance,
+    share,
+    split,
+)
 
 SHAPES = [(), (1,), (5,), (2, 3), (4, 2, 3), (2, 1, 3, 2)]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -92,3 +100,13 @@ def test_indicators_of_a_zero_velocity_are_not_finite():
     assert not math.isfinite(k[0])
     assert not math.isfinite(d[0])
     assert (k[1], d[1]) == (0.0, 1.0)
+
+
+def test_a_relative_distance_is_that_of_each_sample():
+    reference = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
+    x = reference + torch.tensor([[0.0, 1.0], [2.0, 0.0]])
+    assert relative_distance(x, reference).flatten().tolist() == [0.2, 1.0]
+    assert relative_distance(x.bfloat16(), reference).dtype == torch.float64
+    zero = torch.zeros(2, 3)
+    assert relative_distance(zero + 1, zero).isposinf().all()
+    assert relative_distance(zero, zero).isnan().all()

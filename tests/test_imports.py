@@ -17,7 +17,7 @@ HEAVY = ["diffusers", "transformers", "typer", "rich", "matplotlib", "plotly", "
 LAYERS = {
     "ground": {"errors", "grid", "velocity", "decomposition", "fidelity", "prompts", "work",
                "flows", "storage"},
-    "core": {"profile", "schedule", "rules", "carrying", "plan", "moving", "stepper", "calibration",
+    "core": {"profile", "schedule", "rules", "plan", "moving", "stepper", "calibration",
              "diagnostics", "plots", "storage.finished", "storage.frontier", "storage.hub"},
     "fitting": {"fitting"},
     "hosts": {"kdiffusion", "diffusers", "bagel", "models"},

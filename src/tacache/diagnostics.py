@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacache.decomposition import dot, norm, orthogonal_part, share
+from tacache.decomposition import dot, norm, orthogonal_part, relative_distance, share
 from tacache.errors import HostError, PlanError
 from tacache.plan import Plan
 from tacache.rules import advance, init_direction, realign
@@ -114,11 +114,6 @@ def damp(plan: Plan, found: Sequence[Diagnostics]) -> Plan:
     return plan.model_copy(update={"rule": "damped", "direction": tuple(direction)})
 
 
-def relative(x: Tensor, reference: Tensor) -> Tensor:
-    """|x - reference| / |reference| of each sample, in float64."""
-    return norm(x.double() - reference.double()) / norm(reference.double())
-
-
 def _compare(velocity: Velocity, batch: Batch, plan: Plan, records: Records) -> None:
     def add(quantity: str, step: int, values: Tensor) -> None:
         numbers = values.flatten().tolist()
@@ -140,8 +135,8 @@ def _compare(velocity: Velocity, batch: Batch, plan: Plan, records: Records) -> 
         v_full = check_velocity(velocity(x_full, t, **batch.condition), x_full)
         v_plan = stepper.velocity(x_plan, partial(velocity, x_plan, t, **batch.condition))
         precise_full, precise_plan = v_full.double(), v_plan.double()
-        add("state", n, relative(x_plan, x_full))
-        add("velocity", n, relative(v_plan, v_full))
+        add("state", n, relative_distance(x_plan, x_full))
+        add("velocity", n, relative_distance(v_plan, v_full))
         if evaluated:
             full_anchors = [*full_anchors, precise_full][-2:]
             plan_anchors = [*plan_anchors, precise_plan][-2:]
@@ -154,7 +149,7 @@ def _compare(velocity: Velocity, batch: Batch, plan: Plan, records: Records) -> 
                 add(quantity, n, values)
         x_full = euler(x_full, v_full, t, t_next)
         x_plan = euler(x_plan, v_plan, t, t_next)
-    add("state", plan.steps, relative(x_plan, x_full))
+    add("state", plan.steps, relative_distance(x_plan, x_full))
 
 
 def _bound(plan: Plan, n: int, v: Tensor, v_next: Tensor, p: Tensor) -> dict[str, Tensor]:

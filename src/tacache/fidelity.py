@@ -9,6 +9,7 @@ from torch import Tensor
 from tacache.errors import HostError
 
 CHUNK = 8  # frames measured together, so that a long clip fits into memory
+CAP = 999.0  # the most dB that a file says, of equal pictures: JSON has no infinity
 EQUAL_FRAME = 100.0  # dB that a frame without any error has in a mean over frames
 
 
@@ -18,6 +19,11 @@ def psnr(reference: Tensor, image: Tensor) -> Tensor:
     difference = image.double() - reference.double()
     error = difference.square().reshape(len(image), -1).mean(dim=1)
     return -10 * torch.log10(error)
+
+
+def capped(psnr: float) -> float:
+    """A PSNR as files hold it: equal pictures have 999 dB instead of infinitely many."""
+    return max(min(psnr, CAP), -CAP)
 
 
 def ssim(reference: Tensor, image: Tensor) -> Tensor:

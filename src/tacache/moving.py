@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from tacache.carrying import memory_rate, memory_sums
 from tacache.errors import PlanError
 from tacache.grid import as_times, break_steps
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
-from tacache.rules import PROFILE_RULES
+from tacache.rules import PROFILE_RULES, memory_rate, memory_sums
 from tacache.schedule import longest_intervals, walk
 
 

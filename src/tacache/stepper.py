@@ -6,10 +6,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tacache.carrying import carry, memory_rate, memory_sums
 from tacache.errors import HostError
 from tacache.plan import Plan, check_plan
-from tacache.rules import Arc, start_arc, weighted_sum
+from tacache.rules import Arc, carry, memory_rate, memory_sums, start_arc, weighted_sum
 from tacache.velocity import Condition, Velocity, batches, check_velocity, euler
 
 

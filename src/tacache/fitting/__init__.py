@@ -8,6 +8,7 @@ weights at once (`refinement`). Samples that no weight is fitted to judge all of
 from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -18,7 +19,6 @@ from tacache.fitting.full_runs import probe_cost, record
 from tacache.fitting.lockstep import Fit, FunctionRuns, Problem, Reference, Runs, lock_step
 from tacache.fitting.refine import follow, needed, refine
 from tacache.fitting.search import Tries, best_power, search_anchors
-from tacache.fitting.weights import mean
 from tacache.grid import break_steps
 from tacache.plan import LONGEST, Certificate, Plan
 from tacache.profile import Origin
@@ -171,8 +171,8 @@ def _as_plan(problem: Problem, fit: Fit, spent: int) -> Plan:
         ),
         certificate=Certificate(
             held_out=reference.held_out,
-            drift=mean(judged),
-            fit_drift=mean(fitted),
+            drift=fmean(judged),
+            fit_drift=fmean(fitted),
             evaluations_spent=spent,
             date=date.today().isoformat(),
         ),

@@ -4,10 +4,11 @@ Lock-step fits every interval for itself. What an interval's error becomes at th
 that follow; changing each weight a little and running on says how.
 """
 
+from statistics import fmean
+
 import numpy as np
 from torch import Tensor
 
-from tacache.carrying import average_of
 from tacache.fitting.anchors import Floats, as_columns
 from tacache.fitting.lockstep import (
     Fit,
@@ -19,7 +20,8 @@ from tacache.fitting.lockstep import (
     log_drift,
     walk_again,
 )
-from tacache.fitting.weights import FLOOR, TINY, inverse_shares, mean
+from tacache.fitting.weights import FLOOR, TINY, inverse_shares
+from tacache.rules import average_of
 
 CHANGE = 1e-2  # of a weight
 DAMPINGS = (1.0, 0.1, 0.01)  # of the normal equations' diagonal
@@ -69,7 +71,7 @@ def refine(problem: Problem, fit: Fit, budget: int) -> tuple[Weights, int]:
     spent = len(learned.samples) * slopes + len(tried.samples) * trial
     products = _slopes(learned, _part(fit, problem, learned))
     fits = [follow(tried, fit.anchors, _stepped(fit.weights, products, d)) for d in DAMPINGS]
-    best = min(fits, key=lambda one: mean(log_drift(one)))
+    best = min(fits, key=lambda one: fmean(log_drift(one)))
     now = fit._replace(drift={i: fit.drift[i] for i in tried.samples})
     return (best.weights if is_better(best, now, held_out) else fit.weights), spent
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from tacache.cli import app
 from tacache.errors import HostError
+from tacache.fidelity import CAP
 from tacache.lab.bench import Job, read_records, run_bench, scoring
 from tacache.lab.bench.scoring import Result, as_pixels, compare, detector_of, drift, score
 from tacache.lab.following import Item
@@ -30,7 +31,7 @@ def test_what_needs_no_reference_is_scored_and_the_rest_compared(monkeypatch):
     names = ["psnr", "bright"]
     assert score(MADE, "a fox", names) == {"bright": pytest.approx(float(PIXELS.mean()))}
     found = compare(MADE, MADE, names)
-    assert (found.drift, found.metrics) == (0.0, {"psnr": scoring.LIMIT})
+    assert (found.drift, found.metrics) == (0.0, {"psnr": CAP})
 
 
 def test_a_number_of_its_kind_stands_beside_that_of_all():

@@ -17,7 +17,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from tacache.decomposition import norm
+from tacache.decomposition import relative_distance
 from tacache.lab.bench.lessons import Lesson
 from tacache.lab.bench.records import plain
 from tacache.lab.bench.seam import Calls
@@ -171,5 +171,5 @@ class LessonTrials:
 
 
 def _error(x: Tensor, end: Tensor) -> float:
-    error = float((norm(x.double() - end.double()) / norm(end.double())) ** 2)
+    error = float(relative_distance(x, end) ** 2)
     return error if error < float("inf") else float("inf")  # a NaN is as bad

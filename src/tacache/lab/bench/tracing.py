@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from tacache.calibration import measure
-from tacache.decomposition import dot
-from tacache.diagnostics import relative
+from tacache.decomposition import dot, relative_distance
 from tacache.lab.bench.lessons import Walk
 from tacache.lab.bench.records import Traces, rounded
 from tacache.lab.bench.seam import Calls, Subject
@@ -99,8 +98,8 @@ class Comparison:
         """
         states, velocities = self._walk
         v = visit.v if evaluated is None else evaluated
-        self._state.append(float(relative(visit.x, states[visit.step][None])))
-        self._velocity.append(float(relative(v, velocities[visit.step][None])))
+        self._state.append(float(relative_distance(visit.x, states[visit.step][None])))
+        self._velocity.append(float(relative_distance(v, velocities[visit.step][None])))
         self._evaluated.append(float(evaluated is not None))
         self._cosines.append(self._cosine(visit.step) if evaluated is None else None)
         if evaluated is not None:
@@ -119,7 +118,7 @@ class Comparison:
         """All steps, after the last one."""
         assert self._last is not None
         x = euler(self._last.x, self._last.v, self._last.t, end)
-        drift = float(relative(x, self._walk.states[-1][None]))
+        drift = float(relative_distance(x, self._walk.states[-1][None]))
         found: Traces = {
             "state_drift": rounded([*self._state, drift]),
             "velocity_drift": rounded(self._velocity),

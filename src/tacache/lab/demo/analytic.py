@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tacache.calibration import calibrate
-from tacache.diagnostics import relative
+from tacache.decomposition import relative_distance
 from tacache.flows import GaussianMixtureFlow
 from tacache.grid import time_grid
 from tacache.plan import Plan, make_plan
@@ -89,7 +89,7 @@ def picture_flow() -> GaussianMixtureFlow:
 
 def _compare(flow: GaussianMixtureFlow, noise: Tensor, reference: Tensor, plan: Plan) -> DemoRow:
     def distance(other: Plan) -> float:
-        return float(relative(sample(flow, noise, other), reference).mean())
+        return float(relative_distance(sample(flow, noise, other), reference).mean())
 
     reuse = plan.model_copy(update={"rule": "reuse"})
     return DemoRow(

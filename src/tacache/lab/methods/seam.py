@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from tacache.decomposition import norm
+from tacache.decomposition import relative_distance
 from tacache.errors import HostError, PlanError
 from tacache.grid import as_times, interpolate
 from tacache.storage.files import Frozen
@@ -158,9 +158,7 @@ class Recording(Problem):
 
     def error(self, x: Tensor) -> float:
         """The mean over samples of |x - x_N|^2 / |x_N|^2: how far a result is from full steps."""
-        reference = self.states[-1].double()
-        squares = (norm(x.double() - reference) / norm(reference)) ** 2
-        mean = float(squares.mean())
+        mean = float((relative_distance(x, self.states[-1]) ** 2).mean())
         return mean if math.isfinite(mean) else math.inf
 
 
