@@ -5,18 +5,17 @@ for it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tacache.errors import TACacheError
 from tacache.lab.report.quantities import IDENTICAL, Quantity, quantity
 from tacache.lab.report.standing import named, study_styles
 from tacache.lab.report.steps import alignment, drift, indicators
 from tacache.lab.report.summary import Row, Study, Table
 from tacache.lab.report.tables import heading, label, table_title
 from tacache.lab.report.taught import calibration
+from tacache.plots import drawing
 
 SHOWN = (
     "full.lpips",
@@ -29,9 +28,7 @@ SHOWN = (
 GREY = "#d5d8dc"
 LOGARITHMIC = ("drift", "lpips")  # metrics whose axis is
 RC = {
-    "svg.hashsalt": "tacache",  # the same file every time
     "svg.fonttype": "none",  # text stays text
-    "font.size": 9,
     "text.parse_math": False,  # a name may have a $
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -104,7 +101,7 @@ FIGURES: dict[str, Draw] = {
 
 def draw(study: Study, folder: Path) -> list[Path]:
     """Every figure that the study has numbers for, in both formats."""
-    with _drawing() as figure_class:
+    with drawing(RC, "report") as figure_class:
         return [
             path
             for name, make in FIGURES.items()
@@ -115,7 +112,7 @@ def draw(study: Study, folder: Path) -> list[Path]:
 
 def check() -> None:
     """Refuse to begin what cannot be drawn."""
-    with _drawing():
+    with drawing(RC, "report"):
         pass
 
 
@@ -126,18 +123,6 @@ def _saved(figure: Any, stem: Path) -> Iterator[Path]:
         target = stem.with_name(stem.name + suffix)
         figure.savefig(target, metadata=metadata, dpi=150, bbox_inches="tight", facecolor="white")
         yield target
-
-
-@contextmanager
-def _drawing() -> Iterator[type[Any]]:
-    """The class of figures that need no screen, while our style is set."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise TACacheError("figures need: pip install 'tacache[report]'") from error
-    with rc_context(RC):
-        yield Figure
 
 
 def _lines(panel: Any, study: Study, across: Quantity, up: Quantity) -> None:
