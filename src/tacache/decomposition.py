@@ -51,12 +51,6 @@ def orthogonal_part(change: Tensor, along: Tensor) -> Tensor:
     return torch.addcmul(change, share(change, along), along, value=-1)
 
 
-def split(change: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
-    """The parts of `change` parallel and orthogonal to `along` (eq. 3); they sum to `change`."""
-    parallel = share(change, along) * along
-    return parallel, change - parallel
-
-
 def indicators(v: Tensor, v_next: Tensor, length: float) -> tuple[list[float], list[float]]:
     """k_n and d_n of each sample (eq. 2-4) from two neighbouring velocities and the step's length.
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
+from statistics import fmean, stdev
 
 import numpy as np
 import torch
@@ -65,11 +66,6 @@ class Diagnostics(Frozen):
     cached_drift: float | None
     alignment: Alignment | None
     bounds: tuple[Bound, ...]
-
-    @property
-    def final_drift(self) -> float:
-        """The relative distance of the result to the reference."""
-        return self.state_drift[-1]
 
 
 # What is collected, one number a sample, by (quantity, step).
@@ -175,7 +171,7 @@ def _bound(plan: Plan, n: int, v: Tensor, v_next: Tensor, p: Tensor) -> dict[str
 
 def _summary(records: Records, plan: Plan) -> Diagnostics:
     def mean(quantity: str, step: int) -> float:
-        return float(np.mean(records[quantity, step]))
+        return fmean(records[quantity, step])
 
     def pooled(quantity: str, steps: Sequence[int]) -> list[float]:
         return [value for n in steps for value in records[quantity, n]]
@@ -188,13 +184,13 @@ def _summary(records: Records, plan: Plan) -> Diagnostics:
         skip_ratio=len(cached) / plan.steps,
         state_drift=tuple(mean("state", n) for n in range(plan.steps + 1)),
         state_drift_error=tuple(
-            float(np.std(records["state", n], ddof=1) / math.sqrt(samples)) if samples > 1 else 0.0
+            stdev(records["state", n]) / math.sqrt(samples) if samples > 1 else 0.0
             for n in range(plan.steps + 1)
         ),
         velocity_drift=tuple(mean("velocity", n) for n in range(plan.steps)),
-        evaluated_drift=float(np.mean(pooled("velocity", plan.anchors))),
-        cached_drift=float(np.mean(pooled("velocity", cached))) if cached else None,
-        alignment=_alignment(pooled("alignment", compared)) if compared else None,
+        evaluated_drift=fmean(pooled("velocity", plan.anchors)),
+        cached_drift=fmean(pooled("velocity", cached)) if cached else None,
+        alignment=alignment(pooled("alignment", compared)) if compared else None,
         bounds=tuple(
             Bound(
                 step=n,
@@ -209,12 +205,13 @@ def _summary(records: Records, plan: Plan) -> Diagnostics:
     )
 
 
-def _alignment(cosines: list[float]) -> Alignment:
+def alignment(cosines: Sequence[float]) -> Alignment:
+    """How the cosines of cached steps are spread."""
     low, median, high = np.percentile(cosines, [10, 50, 90])
     return Alignment(
         records=len(cosines),
-        mean=float(np.mean(cosines)),
-        positive=float(np.mean(np.array(cosines) > 0)),
+        mean=fmean(cosines),
+        positive=fmean(cosine > 0 for cosine in cosines),
         percentile_10=float(low),
         median=float(median),
         percentile_90=float(high),

@@ -23,7 +23,6 @@ PROFILE_RULES = {
 }
 # rule -> whether its plans need magnitude and direction; `damped` has d cos(theta) as direction
 RATES = {**PROFILE_RULES, "damped": (True, True)}
-RULES = (*RATES, "fitted")
 Rows = Sequence[Sequence[float]]  # the weights of a fitted plan, one row an interval
 
 

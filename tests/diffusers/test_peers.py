@@ -13,7 +13,7 @@ from torch import Tensor
 from tacache import HostError, PlanError
 from tacache.lab.methods.dicache import DiCacheSettings
 from tacache.lab.methods.inside import PEERS, Cache, metered, placed
-from tacache.lab.methods.inside.base import LOOSEST, tightest
+from tacache.lab.methods.inside.base import tightest
 from tacache.lab.methods.inside.cachedit import DBCache, DBCacheSettings
 from tacache.lab.methods.inside.families import attention_of, blocks_of
 from tacache.lab.methods.inside.library import (
@@ -26,6 +26,7 @@ from tacache.lab.methods.inside.library import (
     taylor_schedule,
 )
 from tacache.lab.methods.magcache import FLUX_RATIOS, WAN_RATIOS
+from tacache.lab.methods.seam import LOOSEST
 from tests.tiny import PIPELINES, wan
 from tests.tiny.flux import BACKBONE, PACKED
 from tests.tiny.weights import seeded

@@ -27,6 +27,8 @@ from tacache.velocity import Condition, Velocity, batches, check_velocity, euler
 Settings = TypeVar("Settings", bound=Frozen)
 Candidate = TypeVar("Candidate")
 SLACK = 2  # evaluations that a setting may leave of its budget: it may yet be better
+LOOSEST = 1e6  # a threshold no run reaches
+HIGHEST = 10.0  # up to which thresholds are searched, on a log scale
 # tried(name, make): make() of a try, or what it came to before
 Tried = Callable[[str, Callable[[], tuple[float, ...]]], tuple[float, ...]]
 # grid(K): the K-step grid, made the way the full one was made
@@ -215,19 +217,48 @@ def least(
         heapq.heappush(running, (total + cost(found[i], done), i, done + 1))
 
 
+def unreachable(name: str, evaluations: int, steps: int, why: str) -> PlanError:
+    """The error of a method that has no settings for a budget."""
+    return PlanError(f"{name} cannot run on {evaluations} evaluations of {steps} steps: {why}")
+
+
+def bisected(
+    tried: Callable[[float], tuple[float, Candidate]],
+    budget: int,
+    *,
+    first: float,
+    lowest: float,
+    times: int,
+) -> tuple[float, Candidate]:
+    """What is spent with the lowest threshold that stays within the budget, and its settings.
+
+    `tried` says what a threshold spends: the lower it is, the more. The search starts with `first`,
+    and halves the logarithms between `lowest` and `HIGHEST` so many times.
+    """
+    spent, best = tried(first)
+    low, high = lowest, HIGHEST
+    for _ in range(times):
+        if spent >= budget:
+            break
+        middle = (low * high) ** 0.5
+        mean, trial = tried(middle)
+        if spent < mean <= budget:
+            spent, best = mean, trial
+        low, high = (middle, high) if mean > budget else (low, middle)
+    return spent, best
+
+
 class Baseline(ABC, Generic[Settings]):
     """A rival: how it is tuned for a budget, and how it samples.
 
     `published` holds its published settings by name, where they mean something without the model
-    they were published for. `online` says that it decides during the run, for each sample apart;
-    then samples may differ in evaluations, and a budget is met by their mean. `tuned` says that
-    samples choose its settings; where they do not, the grid and the budget alone do.
+    they were published for. `tuned` says that samples choose its settings; where they do not, the
+    grid and the budget alone do.
     """
 
     name: str
     citation: str
     needs: str = "it takes at least one"
-    online: bool = False
     tuned: bool = True
     published: Mapping[str, Settings] = MappingProxyType({})
 
@@ -246,10 +277,7 @@ class Baseline(ABC, Generic[Settings]):
             raise PlanError(f"{evaluations} evaluations of {recording.steps} steps are impossible")
         found = self.candidates(recording, evaluations)
         if not found:
-            raise PlanError(
-                f"{self.name} cannot run on {evaluations} evaluations of {recording.steps} steps: "
-                f"{self.needs}"
-            )
+            raise unreachable(self.name, evaluations, recording.steps, self.needs)
         if len(found) == 1:
             return found[0]
         # only a condition tells a velocity function which samples it gets

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from tacache.decomposition import divide
 from tacache.lab.methods.caching import REUSES, CachingRule, Rebuild, Reuse, between, reused
-from tacache.lab.methods.online import LOOSEST, OnlineRule, Watch, mean_abs
-from tacache.lab.methods.seam import Recording
+from tacache.lab.methods.online import OnlineRule, Watch, mean_abs
+from tacache.lab.methods.seam import LOOSEST, Recording
 from tacache.storage.files import Frozen
 
 DEGREE = 4
