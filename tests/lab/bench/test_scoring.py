@@ -83,7 +83,7 @@ def test_references_and_methods_are_judged_by_the_prompts_answers(tmp_path, monk
         asked.extend(items)
         return [(one.tag, True) for one in items]
 
-    monkeypatch.setattr(verdicts, "follow", follow)
+    monkeypatch.setattr(verdicts, "judge", follow)
     flux = PIPELINES["flux"]
     call = {k: v for k, v in flux.call().items() if k != "prompt"} | {"num_inference_steps": 4}
     job = Job(

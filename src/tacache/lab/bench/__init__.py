@@ -6,7 +6,7 @@ records = run_bench(pipe, job, "results.jsonl")
 
 from typing import TYPE_CHECKING, Any
 
-from tacache.lab.bench.records import Fidelity, Machine, Record, RecordError, Taught, read_records
+from tacache.lab.bench.records import Fidelity, Machine, Record, RecordError, TunedOn, read_records
 
 if TYPE_CHECKING:
     from tacache.lab.bench.jobs import Job
@@ -18,7 +18,7 @@ __all__ = [
     "Machine",
     "Record",
     "RecordError",
-    "Taught",
+    "TunedOn",
     "read_records",
     "run_bench",
 ]

@@ -6,33 +6,28 @@ beside the results, records in the results. A killed benchmark goes on where it 
 Settings are kept by the code that made them: where a method has changed, it is made ready again.
 """
 
-import hashlib
-import inspect
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-import tacache
 from tacache.errors import PlanError, TACacheError
 from tacache.lab.bench.bars import Bar, bar
+from tacache.lab.bench.calibration_sets import CalibrationSet, record_walk
 from tacache.lab.bench.hosts import caller_of, processes_of
-from tacache.lab.bench.inside import Inside
 from tacache.lab.bench.jobs import Job, Prepared, Task
-from tacache.lab.bench.judging import FULL, Judge, Reference, work_folder
-from tacache.lab.bench.lessons import Lesson, record_walk
+from tacache.lab.bench.judging import FULL, Judge, References, work_folder
 from tacache.lab.bench.locks import held
 from tacache.lab.bench.machines import same_device
 from tacache.lab.bench.methods import Asked, Rival, resolve
+from tacache.lab.bench.model_caches import InsideMethod
 from tacache.lab.bench.records import Adds, Record, RecordError, RecordFile, Status, plain
 from tacache.lab.bench.seam import Calls, Subject
+from tacache.lab.bench.sources import code_sha256
 from tacache.lab.bench.tracing import is_traceable
 from tacache.lab.bench.tries import Tries
 from tacache.storage.atomic import write_atomically
@@ -80,8 +75,8 @@ def check_reach(job: Job, asked: Sequence[Asked], steps: int) -> None:
         if not 1 <= evaluations <= steps:
             raise TACacheError(f"a run of {steps} steps has no {evaluations} evaluations")
     for one in asked:
-        shared = set(job.lesson_prompts(one)) & set(job.prompts)
-        if shared and one.method.taught:
+        shared = set(job.calibration_prompts(one)) & set(job.prompts)
+        if shared and one.method.calibrated:
             raise TACacheError(
                 f"{one.name} would calibrate on {min(shared)!r}, which is judged: name others"
             )
@@ -108,7 +103,9 @@ class Bench:
         tasks = list(self.tasks(asked))
         self.check_same_setup(tasks)
         left = [task for task in tasks if any(self.is_left(s, task) for s in self.job.subjects)]
-        samples = {s: None for task in left if task.taught for s in task.lesson.subjects}
+        samples = {
+            s: None for task in left if task.calibrated for s in task.calibration_set.subjects
+        }
         self.share(list(samples), "calibrating", lambda s: record_walk(self.caller, self.folder, s))
         self.share(sorted(left, key=slowest_first), "tuning", self.prepare)
         rank, count = self.processes.rank, self.processes.count
@@ -117,25 +114,29 @@ class Bench:
 
     def tasks(self, asked: Sequence[Asked]) -> Iterator[Task]:
         """Every method at every budget; one with a budget of its own once."""
-        lessons: dict[tuple[str, tuple[str, ...]], Lesson] = {}
+        sets: dict[tuple[str, tuple[str, ...]], CalibrationSet] = {}
         for one in asked:
-            place = one.source or self.job.calibration_source, self.job.lesson_prompts(one)
-            new = Lesson(self.caller, self.folder, *place, tick=self.tick)
-            lesson = lessons.setdefault(place, new)
+            place = one.source or self.job.calibration_source, self.job.calibration_prompts(one)
+            new = CalibrationSet(self.caller, self.folder, *place, tick=self.tick)
+            calibration_set = sets.setdefault(place, new)
             for budget in self.job.evaluations if one.method.budgeted else (None,):
-                yield Task(one, budget, lesson)
+                yield Task(one, budget, calibration_set)
 
     def check_same_setup(self, tasks: Sequence[Task]) -> None:
-        """Records of one file are of one model, called in one way, and each method taught once."""
-        lessons = {task.asked.name: task.lesson.prompts_sha256 for task in tasks if task.taught}
+        """Records of one file are of one model, called in one way, and each method tuned once."""
+        sets = {
+            task.asked.name: task.calibration_set.prompts_sha256
+            for task in tasks
+            if task.calibrated
+        }
         for record in self.done.values():
             if (record.host, record.fine) != (self.caller.host, self.job.fine):
                 raise RecordError(
                     f"{self.file.path} holds records of another model, call or fine reference: "
                     "name another file"
                 )
-            taught = record.taught and record.taught.prompts_sha256
-            if taught and lessons.get(record.method, taught) != taught:
+            tuned_on = record.taught and record.taught.prompts_sha256
+            if tuned_on and sets.get(record.method, tuned_on) != tuned_on:
                 raise RecordError(
                     f"{self.file.path} holds records of {record.method} calibrated on other "
                     "prompts: name another file"
@@ -165,22 +166,22 @@ class Bench:
         """Where a method's settings for a budget are kept."""
         name = task.asked.name.partition("@")[0]
         code = code_sha256(task.asked.method)
-        key = self.caller.key(task.lesson.prompts_sha256, name, task.evaluations, code)
+        key = self.caller.key(task.calibration_set.prompts_sha256, name, task.evaluations, code)
         return self.folder / f"settings-{key}.json"
 
     def prepare(self, task: Task) -> None:
         """Make a method ready, unless it is; where that fails, the reason is kept instead."""
         if self.prepared_file(task).exists():
             return
-        started, ticks, lesson = time.perf_counter(), self.ticks, task.lesson
+        started, ticks, calibration_set = time.perf_counter(), self.ticks, task.calibration_set
         tries = Tries(self.prepared_file(task).with_suffix(".tries"), lambda: self.ticks)
-        if isinstance(task.asked.method, Rival | Inside):
-            lesson = replace(lesson, tries=tries)
+        if isinstance(task.asked.method, Rival | InsideMethod):
+            calibration_set = replace(calibration_set, tries=tries)
         status: Status = "done"
         reason = kind = settings = None
         try:
             with torch.no_grad():
-                made = task.asked.method.prepare(lesson, task.evaluations)
+                made = task.asked.method.prepare(calibration_set, task.evaluations)
             kind, settings = type(made).__name__, plain(made)
         except PlanError as error:
             status, reason = "unreachable", str(error)
@@ -194,7 +195,7 @@ class Bench:
             seconds=time.perf_counter() - started,
             # a cache inside the model is called at every step, evaluated or not
             evaluations=None
-            if isinstance(task.asked.method, Inside)
+            if isinstance(task.asked.method, InsideMethod)
             else tries.evaluations + self.ticks - ticks,
         )
         write_atomically(self.prepared_file(task), kept.model_dump_json() + "\n")
@@ -208,9 +209,13 @@ class Bench:
         todo = [(s, task) for s in mine for task in (None, *tasks) if self.is_left(s, task)]
         ready = [load_prepared(self.prepared_file(task)) for task in tasks]
         by_task = dict(zip(tasks, ready, strict=True))
-        lessons = {task.lesson.prompts_sha256: task.lesson for task in tasks if task.taught}
-        taught = {key: lesson.taught for key, lesson in lessons.items()}
-        known: tuple[Subject, Reference] | None = None
+        sets = {
+            task.calibration_set.prompts_sha256: task.calibration_set
+            for task in tasks
+            if task.calibrated
+        }
+        tuned_on = {key: calibration_set.tuned_on for key, calibration_set in sets.items()}
+        known: tuple[Subject, References] | None = None
         if todo:
             self.judge.warm_up(todo[0][0])
         with self.watching("sampling", todo):
@@ -223,7 +228,9 @@ class Bench:
                     more = {
                         "prepare_seconds": by_task[task].seconds,
                         "prepare_evaluations": by_task[task].evaluations,
-                        "taught": taught[task.lesson.prompts_sha256] if task.taught else None,
+                        "taught": tuned_on[task.calibration_set.prompts_sha256]
+                        if task.calibrated
+                        else None,
                     }
                     add(self.judge.record(task.key(subject), **fields, **more))
                 self.bar.advance()
@@ -241,28 +248,6 @@ def slowest_first(task: Task) -> tuple[int, int]:
     """The order in which methods are made ready."""
     name = task.asked.name.partition("@")[0]
     return SLOW.index(name) if name in SLOW else len(SLOW), -(task.evaluations or 0)
-
-
-def code_sha256(method: Any) -> str:
-    """A hash of the code a method's settings come from: its classes' modules, and the library's."""
-    kinds = {*type(method).__mro__, *type(getattr(method, "baseline", method)).__mro__}
-    modules = {kind.__module__ for kind in kinds if kind.__module__.startswith("tacache.")}
-    own = {Path(inspect.getsourcefile(sys.modules[name]) or "") for name in modules}
-    return _files_sha256(frozenset(own | library_files()))
-
-
-@cache
-def library_files() -> frozenset[Path]:
-    """Every file that fits, steps or calls a model; the command line only parses and prints."""
-    root = Path(tacache.__file__).parent
-    apart = {"cli", "lab"}
-    return frozenset(p for p in root.rglob("*.py") if p.relative_to(root).parts[0] not in apart)
-
-
-@cache
-def _files_sha256(files: frozenset[Path]) -> str:
-    content = b"".join(file.read_bytes() for file in sorted(files))
-    return hashlib.sha256(version("tacache").encode() + content).hexdigest()
 
 
 def load_prepared(file: Path) -> Prepared:

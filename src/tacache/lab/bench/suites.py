@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tacache.errors import TACacheError
-from tacache.lab.bench.inside import Inside
 from tacache.lab.bench.judging import FULL
 from tacache.lab.bench.methods import GENERAL, GENERAL_PROMPTS, METHODS, published, resolve
+from tacache.lab.bench.model_caches import InsideMethod
 from tacache.prompts import read_prompts
 
 OWN = ("tasu", "tasu-10", "damped", "fitted")
 # rivals that cache inside the model rather than its velocities; they know these pipelines
-INSIDE = tuple(name for name, method in METHODS.items() if isinstance(method, Inside))
+INSIDE = tuple(name for name, method in METHODS.items() if isinstance(method, InsideMethod))
 INSIDE_OF = ("FluxPipeline", "WanPipeline")
 OUTSIDE = tuple(name for name in METHODS if name not in INSIDE)
 BUDGETS = (25, 17, 13, 10, 7, 5)
@@ -65,8 +65,8 @@ SUITES: dict[str, Suite] = {
     "calibration": Suite(
         "table 6: 6, 30 and 60 calibration prompts, and those of another source; 30 are as many as "
         "fitted can have within the evaluations a fit may take",
-        tuple(f"tasu-10@{taught}" for taught in ("6", "30", "60", f"{GENERAL}:60"))
-        + tuple(f"fitted@{taught}" for taught in ("6", "16", "30", f"{GENERAL}:30")),
+        tuple(f"tasu-10@{prompts}" for prompts in ("6", "30", "60", f"{GENERAL}:60"))
+        + tuple(f"fitted@{prompts}" for prompts in ("6", "16", "30", f"{GENERAL}:30")),
         (13, 10, 7),
         calibration_count=60,
     ),

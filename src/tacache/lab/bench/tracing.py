@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tacache.calibration import measure
 from tacache.decomposition import dot, relative_distance
-from tacache.lab.bench.lessons import Walk
+from tacache.lab.bench.calibration_sets import Walk
 from tacache.lab.bench.records import Traces, rounded
 from tacache.lab.bench.seam import Calls, Subject
 from tacache.lab.methods import Problem

@@ -98,7 +98,7 @@ def relations(one: Found, other: Found) -> set[Relation]:
     }
 
 
-def follow(detector: nn.Module, images: Tensor, items: Sequence[Item]) -> list[tuple[Tag, bool]]:
+def judge(detector: nn.Module, images: Tensor, items: Sequence[Item]) -> list[tuple[Tag, bool]]:
     """The tag of each prompt and whether its picture follows it, for `score`."""
     if len(images) != len(items):
         raise HostError(f"{len(images)} pictures for {len(items)} prompts: one each is needed")
@@ -154,7 +154,9 @@ def _check_known(items: Iterable[Item], architecture: Architecture) -> None:
     asked = {one.noun for one in wanted} - {*architecture.nouns}
     asked |= {one.color for one in wanted if one.color} - {*architecture.colours}
     if asked:
-        raise HostError(f"the detector does not know {min(asked)!r}: ask for what it was taught")
+        raise HostError(
+            f"the detector does not know {min(asked)!r}: ask for what it was trained on"
+        )
 
 
 def _matched(found: Sequence[Found], wanted: Wanted, exactly: bool) -> list[Found]:

@@ -50,7 +50,7 @@ class Now(NamedTuple):
 Rebuild = Callable[[Past, Now], Tensor]
 
 
-def follow(
+def walk_anchors(
     model: Meter, x: Tensor, times: Sequence[float], anchors: Iterable[int], rebuild: Rebuild
 ) -> Iterator[Visit]:
     """Euler over the full grid, step by step: evaluate at anchors, rebuild between them."""
@@ -93,7 +93,7 @@ class CachingRule(Baseline[Settings]):
     def visits(self, model: Meter, problem: Problem, settings: Settings) -> Iterator[Visit]:
         """Follow the anchors over the full grid."""
         anchors = self.anchors(settings, problem.times)
-        return follow(model, problem.noise, problem.times, anchors, self.rebuild(settings))
+        return walk_anchors(model, problem.noise, problem.times, anchors, self.rebuild(settings))
 
     def sample(self, model: Meter, problem: Problem, settings: Settings) -> Tensor:
         """Where following the anchors ends."""

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tacache.lab.report.calibration import calibration
 from tacache.lab.report.quantities import IDENTICAL, Quantity, quantity
 from tacache.lab.report.standing import named, study_styles
 from tacache.lab.report.steps import alignment, drift, indicators
 from tacache.lab.report.summary import Row, Study, Table
 from tacache.lab.report.tables import heading, label, table_title
-from tacache.lab.report.taught import calibration
 from tacache.plots import drawing
 
 SHOWN = (
@@ -175,10 +175,10 @@ def _grey(panel: Any, study: Study, methods: Sequence[str], across: Quantity, up
 
 
 def _across_title(study: Study, across: Quantity) -> str:
-    """What evaluations are of: caches inside the model stand at what they are worth."""
+    """What evaluations are of: a cache inside the model stands at its equivalent evaluations."""
     if across.name == "speedup":
         return f"speedup{' (not comparable: a shared device)' if study.crowded else ''}"
-    return f"evaluations of the model{', or their worth' if study.has('worth') else ''}"
+    return f"evaluations of the model{', or equivalent ones' if study.has('worth') else ''}"
 
 
 def _points(

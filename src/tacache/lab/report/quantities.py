@@ -97,7 +97,7 @@ COSTS: dict[str, tuple[Quantity, Getter]] = {
             Quantity(name="evaluations", title="evaluations", digits=1),
             lambda record, full: float(record.spent),
         ),
-        (Quantity(name="worth", title="worth", digits=1), lambda record, full: record.worth),
+        (Quantity(name="worth", title="equivalent", digits=1), lambda record, full: record.worth),
         (
             Quantity(name="seconds", title="time", better="lower", digits=2, unit="s"),
             lambda record, full: record.seconds,

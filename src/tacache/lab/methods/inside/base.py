@@ -39,7 +39,7 @@ class Trials(Protocol):
         """Run a few samples, and look at the transformer after each."""
 
 
-class Peer(ABC, Generic[Settings]):
+class InsideCache(ABC, Generic[Settings]):
     """A cache inside the model; `published` holds its published settings by name."""
 
     name: str
@@ -78,18 +78,18 @@ class Peer(ABC, Generic[Settings]):
 
 @dataclass(frozen=True)
 class Cache:
-    """A peer with its settings, ready to be put into a model."""
+    """A cache with its settings, ready to be put into a model."""
 
-    peer: Peer[Any]
+    kind: InsideCache[Any]
     settings: Any
 
     def install(self, site: Site) -> None:
         """Put it in."""
-        self.peer.available()
-        self.peer.install(site, self.settings)
+        self.kind.available()
+        self.kind.install(site, self.settings)
 
 
-class Thresholded(Peer[Settings]):
+class Thresholded(InsideCache[Settings]):
     """A cache with a `threshold`: the lower it is, the more is evaluated."""
 
     @abstractmethod

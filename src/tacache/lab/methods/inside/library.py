@@ -18,7 +18,7 @@ from diffusers.hooks import (
 from pydantic import Field
 
 from tacache.lab.methods.inside.attaching import Site
-from tacache.lab.methods.inside.base import LOWEST, Peer, Settings, Thresholded, Trials
+from tacache.lab.methods.inside.base import LOWEST, InsideCache, Settings, Thresholded, Trials
 from tacache.lab.methods.inside.families import blocks_of, family_of
 from tacache.lab.methods.magcache import FLUX_RATIOS, WAN_RATIOS
 from tacache.lab.methods.seam import HIGHEST, LOOSEST, spending
@@ -72,7 +72,7 @@ class MagCacheInsideSettings(Frozen):
     ratios: tuple[float, ...] = ()
 
 
-class MagCacheInside(Peer[MagCacheInsideSettings]):
+class MagCacheInside(InsideCache[MagCacheInsideSettings]):
     """diffusers' MagCache, on residuals of all blocks; tuned with ratios of the model itself."""
 
     name = "diffusers-magcache"
@@ -178,7 +178,7 @@ class TaylorSeerInsideSettings(Frozen):
     order: Annotated[int, Field(ge=0)] = 1
 
 
-class TaylorSeerInside(Peer[TaylorSeerInsideSettings]):
+class TaylorSeerInside(InsideCache[TaylorSeerInsideSettings]):
     """diffusers' TaylorSeer: what attention gives is predicted, or, `lite`, what the model gives.
 
     Without `lite` only attention is skipped, so that a skipped step costs much of an evaluation.

@@ -19,8 +19,8 @@ class BlockMeter:
     """Counts the work of a transformer's blocks during one call of its pipeline.
 
     Work is that of linear layers: weights times tokens. Step 0 is whole in every cache, and is the
-    unit: `worth` is how many evaluations all work amounts to. A step counts as evaluated where the
-    attention of the last block ran for the prompt itself, in its "cond" branch.
+    unit: `equivalent_evaluations` says how many such steps all work amounts to. A step counts as
+    evaluated where the attention of the last block ran for the prompt itself, in its "cond" branch.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class BlockMeter:
         return late
 
     @property
-    def worth(self) -> float:
+    def equivalent_evaluations(self) -> float:
         """How many whole evaluations the work amounts to."""
         return self._work / self._whole if self._whole else 0.0
 

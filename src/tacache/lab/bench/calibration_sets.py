@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tacache.calibration import measure
 from tacache.errors import HostError
-from tacache.lab.bench.records import Taught
+from tacache.lab.bench.records import TunedOn
 from tacache.lab.bench.seam import Calls, SampleVelocity, Subject
 from tacache.lab.bench.tries import Tries
 from tacache.lab.methods import Recording
@@ -88,7 +88,7 @@ def digest(x: Tensor) -> bytes:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class CalibrationSet:
     """Some prompts of a source, to make methods ready on; `tick` hears of every evaluation.
 
     `tries` knows what a method's tuning has tried before it was stopped.
@@ -112,9 +112,9 @@ class Lesson:
         return fingerprint(self.prompts)
 
     @property
-    def taught(self) -> Taught:
+    def tuned_on(self) -> TunedOn:
         """What records say of it."""
-        return Taught(
+        return TunedOn(
             source=self.source,
             samples=len(self.prompts),
             prompts_sha256=self.prompts_sha256,
