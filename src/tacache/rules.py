@@ -3,7 +3,12 @@
 `init_direction`, `realign` and `advance` are the paper's TASU, equation by equation. They never
 leave the plane of two vectors, so the same recursion also runs on coordinates in it (`Arc`): after
 one preparation per interval a skipped step is a single weighted sum of two stored tensors. On a
-device what it costs is launches: `tests/test_stepping_cost.py` counts them.
+device a step costs as much as it launches: `tests/test_stepping_cost.py` counts the launches.
+
+A fitted plan carries one memory from anchor to anchor in the place of past velocities. Into
+interval i goes m_i = v_{i-1} + r_i m_{i-1}, and its average velocity is a_i v_i + b_i m_i. A row of
+weights is (a, b, r) or the beginning of it: without r the memory is v_{i-1}, and without b it is
+not used.
 """
 
 from collections.abc import Sequence

@@ -82,7 +82,7 @@ class Stepper:
         return self._skip(x)
 
     def _move_to(self, step: int) -> None:
-        """Stand at `step`: while the model or a decoder runs, only what is used later is kept.
+        """Move to `step` and keep only what is used later, while the model or a decoder runs.
 
         Those are evaluated velocities, one fewer than a rule uses, or the memory that is carried;
         after the last step none.
@@ -113,7 +113,7 @@ class Stepper:
         return self._average
 
     def _kept(self, v: Tensor) -> tuple[Tensor, ...]:
-        """The history with v: copies, since the caller may write into v, and a CUDA graph will."""
+        """The history with a copy of v: the caller may write into v, and a CUDA graph does."""
         if self.plan.weights is None or self.plan.memory is None:
             return (v.clone(), *self._history)
         following = self.plan.weights[self._number + 1 :]
@@ -126,7 +126,7 @@ class Stepper:
 
     @property
     def _number(self) -> int:
-        """Of the anchor where the stepper stands."""
+        """The number of the anchor where the stepper stands."""
         return self.plan.anchors.index(self.step)
 
     def _skip(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""All weights of a fitted plan at once, for the final error: Gauss-Newton by differences.
+"""One Gauss-Newton step for all weights of a fitted plan, which lowers the final error.
 
 Lock-step fits every interval for itself. What an interval's error becomes at the end depends on all
 that follow; changing each weight a little and running on says how.
@@ -36,7 +36,7 @@ def follow(
     known: Fit | None = None,
     first: int = 0,
 ) -> Fit:
-    """The samples by a plan with these weights; from interval `first` on of a known run."""
+    """Run the samples by a plan with these weights; with a known run, from interval `first` on."""
     states = list(known.states[: first + 1]) if known else [problem.runs.noise[problem.mine]]
     velocities = list(known.velocities[: first + 1]) if known else []
     walk = walk_again(problem, known, first)
@@ -77,7 +77,7 @@ def refine(problem: Problem, fit: Fit, budget: int) -> tuple[Weights, int]:
 
 
 def needed(held_out: int, evaluations: int) -> int:
-    """About the least that refining takes, with a few weights an interval."""
+    """About the fewest evaluations that refining takes, with a few weights an interval."""
     slopes = round(USUAL * evaluations * (evaluations - 1) / 2)
     trial = len(DAMPINGS) * evaluations
     return FEWEST * (slopes + trial) + held_out * trial
@@ -91,7 +91,7 @@ def _part(fit: Fit, problem: Problem, wanted: Problem) -> Fit:
 
 
 def _slopes(problem: Problem, start: Fit) -> Floats:
-    """Inner products, a sample, of what each weight changes at the end and of what is missing."""
+    """For each sample, inner products of what each weight changes and of what is missing."""
     columns: list[Tensor] = []
     for i, row in enumerate(start.weights):
         for j in range(len(row)):

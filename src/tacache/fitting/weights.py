@@ -48,7 +48,7 @@ def choose_weights(products: Floats) -> tuple[float, ...]:
 
 
 def solve_weights(products: Floats, ridge: float = RIDGES[0]) -> Floats:
-    """W that minimise the mean log of |target - sum_i w_i v_i|^2 over the samples.
+    """The weights w that minimise the mean log of |target - sum_i w_i v_i|^2 over the samples.
 
     By weighted least squares, each sample weighted by its last error: fidelity is judged in
     decibels, and plain squares would serve the few samples that are hardest to follow.

@@ -24,6 +24,6 @@ def count_flops(run: Callable[[], object]) -> int:
 def _attention_flops(
     query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
 ) -> int:
-    """Of attention with tensors of these shapes (batch, heads, tokens, channels), unmasked."""
+    """The operations of unmasked attention; shapes are (batch, heads, tokens, channels)."""
     batch, heads, queries, channels = query
     return 2 * batch * heads * queries * key[2] * (channels + value[3])

@@ -1,4 +1,4 @@
-"""Every method from the same noise on the same model, as records that tables are made from.
+"""A benchmark runs every method from the same noise on the same model and writes records.
 
 job = Job(methods=["tasu", "magcache"], evaluations=[13, 10], prompts=..., calibration=..., call={})
 records = run_bench(pipe, job, "results.jsonl")

@@ -64,7 +64,7 @@ class Remembered:
         return torch.cat(rows)
 
     def remember(self, x: Tensor, t: float, number: int, v: Tensor) -> None:
-        """Keep what is known of a sample at a state."""
+        """Keep the velocity of a sample at a state."""
         key = (number, t, digest(x))
         self._known[key] = v.cpu()
         self._bytes += v.nbytes
@@ -89,7 +89,7 @@ def digest(x: Tensor) -> bytes:
 
 @dataclass(frozen=True)
 class CalibrationSet:
-    """Some prompts of a source, to make methods ready on; `tick` hears of every evaluation.
+    """The calibration prompts of one source; `tick` is called after every evaluation.
 
     `tries` knows what a method's tuning has tried before it was stopped.
     """
@@ -108,12 +108,12 @@ class CalibrationSet:
 
     @property
     def prompts_sha256(self) -> str:
-        """A hash of its prompts."""
+        """A hash of the prompts."""
         return fingerprint(self.prompts)
 
     @property
     def tuned_on(self) -> TunedOn:
-        """What records say of it."""
+        """What records say of these samples."""
         return TunedOn(
             source=self.source,
             samples=len(self.prompts),
@@ -127,7 +127,7 @@ class CalibrationSet:
 
     @cached_property
     def profile(self) -> Profile:
-        """What the paper measures of these samples."""
+        """The profile of these samples."""
         caller = self.caller
         return Profile.merge(
             measure(
@@ -178,7 +178,7 @@ def _unevaluated(x: Tensor, t: float) -> Tensor:
 
 
 def walk_file(caller: Calls, folder: Path, subject: Subject) -> Path:
-    """Where the full-step run of a sample is kept."""
+    """The file that holds the full-step run of a sample."""
     return folder / f"full-{caller.key(*subject)}.safetensors"
 
 
@@ -211,7 +211,7 @@ def record_walk(caller: Calls, folder: Path, subject: Subject) -> None:
 
 
 def save_tensors(target: Path, tensors: dict[str, Tensor]) -> None:
-    """A file of tensors, complete or not there."""
+    """Write a file of tensors; a write that is stopped leaves no file."""
     from safetensors.torch import save_file
 
     target.parent.mkdir(parents=True, exist_ok=True)

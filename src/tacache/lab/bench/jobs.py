@@ -1,4 +1,4 @@
-"""What a benchmark is asked for, and what it comes down to: a list of tasks."""
+"""What a benchmark is asked for, and the list of tasks that follows from it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from tacache.storage.files import Frozen
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked for, method names and all; `call` are the pipeline's own arguments.
+    """What a benchmark is asked for; `call` has the pipeline's own arguments.
 
     Every run is timed `repeats` times; `trace` asks for numbers a step. `answers` say what the
     pictures of prompts must show, where that is known.
@@ -92,7 +92,7 @@ class Task(NamedTuple):
         return self.asked.method.calibrated
 
     def key(self, subject: Subject) -> Key:
-        """Of its record for a subject."""
+        """The key of its record for a subject."""
         return Key(self.asked.name, self.evaluations, *subject)
 
 

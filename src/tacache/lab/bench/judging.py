@@ -44,7 +44,7 @@ class References(NamedTuple):
 
 
 class TimedRun(NamedTuple):
-    """What a run gave, counted and timed."""
+    """The result of a run with its evaluations and its time."""
 
     result: Result
     evaluated: Times
@@ -83,7 +83,7 @@ class Judge:
 
     @cached_property
     def flops(self) -> CallFlops | None:
-        """Of the pipeline's calls, counted at the first that is asked for."""
+        """The operations of the pipeline's calls, counted when they are first asked for."""
         return call_flops(self.caller, self.job.subjects[0])
 
     def judged(
@@ -107,7 +107,7 @@ class Judge:
             return facts | {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
 
     def reference_keys(self, subject: Subject) -> list[Key]:
-        """Of the records of full steps, and of the fine grid where it is asked for."""
+        """The keys of the records of full steps and, where it is asked for, of the fine grid."""
         keys = [Key(FULL, self.caller.steps, *subject)]
         return keys if self.job.fine is None else [*keys, Key(FINE, self.job.fine, *subject)]
 
@@ -140,7 +140,7 @@ class Judge:
         return self.job.trace and traced and there.status == "done" and there.traces is None
 
     def full_traces(self, subject: Subject) -> Traces | None:
-        """Those of the full-step run, which is recorded for the others to be compared with."""
+        """The traces of the full-step run, which is recorded so that others compare with it."""
         if not self.job.trace:
             return None
         record_walk(self.caller, self.folder, subject)
@@ -197,7 +197,7 @@ class Judge:
         )
 
     def record(self, key: Key, **fields: Any) -> Record:
-        """A record of this job."""
+        """Make a record of this job."""
         return Record(
             **key._asdict(),
             **fields,
@@ -241,12 +241,12 @@ class Judge:
         }
 
     def flops_of(self, made: TimedRun) -> int | None:
-        """Of a whole call with these evaluations."""
+        """The operations of a whole call with the evaluations of a run."""
         amount = made.equivalent_evaluations or self.caller.amount(made.evaluated)
         return self.flops.of(amount) if self.flops else None
 
     def keep(self, result: Result, key: Key) -> str:
-        """Write the picture; its path as seen from the results."""
+        """Write the picture and return its path relative to the results."""
         assert self.job.keep is not None
         number = list(self.job.prompts).index(key.prompt)
         method = re.sub(r"[^a-z0-9.+@]+", "-", f"{key.method}-{key.evaluations or ''}".lower())
@@ -257,7 +257,7 @@ class Judge:
 
 
 def euler_walk(problem: Problem) -> Tensor:
-    """Every step evaluated: the reference."""
+    """Take every step of the grid with an evaluation, as the references do."""
     return BASELINES[FULL].run(problem, GridSettings(times=tuple(problem.times))).x
 
 
@@ -269,7 +269,7 @@ def finish(velocity: Counted, x: Tensor) -> NDArray[np.float32]:
 
 
 def load_result(file: Path) -> Result:
-    """A reference from its file."""
+    """Read a reference from its file."""
     from safetensors.torch import load_file
 
     found = load_file(file)
@@ -277,7 +277,7 @@ def load_result(file: Path) -> Result:
 
 
 def work_folder(results: Path) -> Path:
-    """Where calibration runs, settings and references are kept; it may be deleted."""
+    """The folder of calibration runs, settings and references; it may be deleted."""
     return results.with_name(f"{results.name}.work")
 
 

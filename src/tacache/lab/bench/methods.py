@@ -83,12 +83,12 @@ class Rival(NamedTuple):
 
     @property
     def budgeted(self) -> bool:
-        """At a published setting it has a budget of its own."""
+        """Whether it is tuned; a published setting has a budget of its own."""
         return self.variant is None
 
     @property
     def calibrated(self) -> bool:
-        """What was published, or is a solver on a shorter grid, has nothing to learn."""
+        """A published setting and a solver on a shorter grid need no calibration samples."""
         return self.variant is None and self.baseline.tuned
 
     def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Frozen:
@@ -106,16 +106,16 @@ class Rival(NamedTuple):
         return settings
 
     def sample(self, problem: Problem, settings: Any) -> Tensor:
-        """As the baseline does."""
+        """Run the baseline."""
         return self.baseline.run(problem, settings).x
 
     def shown(self, settings: Any) -> dict[str, JsonValue]:
-        """All of them."""
+        """All settings."""
         return plain(settings)
 
 
 class Followed:
-    """A plan of ours, however it was made."""
+    """A plan of ours, whichever way it is made."""
 
     budgeted: bool = True
     calibrated: bool = True
@@ -196,7 +196,7 @@ class FittedPlan(Followed):
             return self.fit(recording, calibration_set, evaluations)
 
     def fit(self, recording: Recording, calibration_set: CalibrationSet, evaluations: int) -> Plan:
-        """The one place that knows how plans are fitted."""
+        """Fit a plan for a budget; no other place of the benchmark does."""
         from tacache import fitting
         from tacache.fitting import full_runs, lockstep
 
@@ -242,7 +242,7 @@ SETTINGS: dict[str, type[Frozen]] = {}
 
 
 class Asked(NamedTuple):
-    """A method as it was named: itself, and on what it is to be made ready."""
+    """A method as it was named, and the calibration prompts it is tuned on."""
 
     name: str
     method: Method
@@ -251,7 +251,7 @@ class Asked(NamedTuple):
 
 
 def resolve(name: str) -> Asked:
-    """The method of a name."""
+    """Find the method of a name."""
     base, _, tuned_on = name.partition("@")
     source, colon, number = tuned_on.rpartition(":")
     if not tuned_on:
@@ -269,7 +269,7 @@ def published() -> list[str]:
 
 
 def load_settings(kind: str, fields: dict[str, Any]) -> Frozen:
-    """Settings from a file, by the name of their class."""
+    """Settings as a file holds them, by the name of their class."""
     if not SETTINGS:
         SETTINGS.update({one.__name__: one for one in _descendants(Frozen)})
     return SETTINGS[kind].model_validate_json(json.dumps(fields), strict=True)

@@ -42,12 +42,12 @@ class InsideMethod:
 
     @property
     def budgeted(self) -> bool:
-        """At a published setting it has a budget of its own."""
+        """Whether it is tuned; a published setting has a budget of its own."""
         return self.variant is None
 
     @property
     def calibrated(self) -> bool:
-        """At a published setting it needs no samples."""
+        """Whether it is tuned; a published setting needs no samples."""
         return self.variant is None
 
     def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Frozen:
@@ -74,7 +74,7 @@ class InsideMethod:
         return x
 
     def shown(self, settings: Any) -> dict[str, JsonValue]:
-        """All of them."""
+        """All settings."""
         return plain(settings)
 
 
@@ -89,7 +89,7 @@ def inside_caches() -> dict[str, "InsideCache[Any]"]:
 
 
 def within(method: Any, caller: Calls, settings: Any) -> AbstractContextManager[None]:
-    """What must be in place at the pipeline while a method samples: nothing, or its cache."""
+    """Hold a method's cache in the pipeline while it samples; most methods have none."""
     if isinstance(method, InsideMethod):
         from tacache.lab.methods.inside import Cache
 
@@ -125,11 +125,11 @@ class CalibrationTrials:
         return family_of(self._calibration.caller.pipe.transformer).name
 
     def evaluations(self, settings: Any) -> float:
-        """The mean of the first few samples."""
+        """The mean evaluations of the first few samples."""
         return mean(self._sample(i, settings).evaluations for i in self._first(FEW))
 
     def error(self, settings: Any, samples: int) -> float:
-        """The mean of the first samples."""
+        """The mean error of the first samples."""
         return mean(self._sample(i, settings).error for i in self._first(samples))
 
     def seen(self, settings: Any, look: "Look") -> list[Sequence[float]]:

@@ -1,4 +1,4 @@
-"""The walk of a benchmark: calibrate, make every method ready, then judge all from the same noise.
+"""How a benchmark runs: calibrate, tune every method, then judge all from the same noise.
 
 Whatever is finished is in a file: calibration runs, tries, settings and references in a folder
 beside the results, records in the results. A killed benchmark goes on where it stopped; under
@@ -39,7 +39,7 @@ SLOW = ("budcache", "magcache", "fitted", "easycache", "teacache-x")
 
 
 def run_bench(pipe: Any, job: Job, out: str | Path, *, progress: bool = False) -> list[Record]:
-    """Run what is left of a job and append its records to `out`; all records of the file.
+    """Run what is left of a job, append its records to `out`, and return all of its records.
 
     `pipe` is a pipeline of diffusers, or BAGEL's InterleaveInferencer.
     """
@@ -57,7 +57,7 @@ def run_bench(pipe: Any, job: Job, out: str | Path, *, progress: bool = False) -
 
 @contextmanager
 def only_here(file: RecordFile, processes: Processes) -> Iterator[None]:
-    """No other benchmark appends to the results meanwhile; parts are joined before and after."""
+    """Keep other benchmarks from appending to the results; join parts before and after."""
     with ExitStack() as stack:
         with processes.failing_together():
             if processes.rank == 0:
@@ -99,7 +99,7 @@ class Bench:
         self.bar, self.ticks = Bar(), 0
 
     def run(self, asked: Sequence[Asked]) -> None:
-        """Everything that is not in the results yet."""
+        """Do everything that is not in the results yet."""
         tasks = list(self.tasks(asked))
         self.check_same_setup(tasks)
         left = [task for task in tasks if any(self.is_left(s, task) for s in self.job.subjects)]
@@ -113,7 +113,7 @@ class Bench:
             self.sample(left, add)
 
     def tasks(self, asked: Sequence[Asked]) -> Iterator[Task]:
-        """Every method at every budget; one with a budget of its own once."""
+        """Pair every method with every budget; one that has its own budget stands once."""
         sets: dict[tuple[str, tuple[str, ...]], CalibrationSet] = {}
         for one in asked:
             place = one.source or self.job.calibration_source, self.job.calibration_prompts(one)
@@ -153,17 +153,17 @@ class Bench:
 
     @contextmanager
     def watching(self, what: str, items: Sequence[Any]) -> Iterator[None]:
-        """A bar for some work."""
+        """Show a bar for some work."""
         with bar(what, len(items), self.progress) as self.bar:
             yield
 
     def tick(self) -> None:
-        """The model was evaluated to make a method ready."""
+        """Count an evaluation of the model that tunes a method."""
         self.ticks += 1
         self.bar.tick()
 
     def prepared_file(self, task: Task) -> Path:
-        """Where a method's settings for a budget are kept."""
+        """The file that keeps a method's settings for a budget."""
         name = task.asked.name.partition("@")[0]
         code = code_sha256(task.asked.method)
         key = self.caller.key(task.calibration_set.prompts_sha256, name, task.evaluations, code)
@@ -203,7 +203,7 @@ class Bench:
             tries.forget()
 
     def sample(self, tasks: Sequence[Task], add: Adds) -> None:
-        """Every task for every subject of this process's share."""
+        """Run every task for every subject of this process's share."""
         rank, count = self.processes.rank, self.processes.count
         mine = self.job.subjects[rank::count]
         todo = [(s, task) for s in mine for task in (None, *tasks) if self.is_left(s, task)]
@@ -251,12 +251,12 @@ def slowest_first(task: Task) -> tuple[int, int]:
 
 
 def load_prepared(file: Path) -> Prepared:
-    """What was left when a method was made ready."""
+    """Read the file that is written when a method is tuned."""
     return Prepared.model_validate_json(file.read_text(encoding="utf-8"))
 
 
 def drop_failed(out: str | Path) -> int:
-    """Take failed records out of the results, to run them again; how many they were."""
+    """Take failed records out of the results, to run them again; return how many they were."""
     file = RecordFile(out)
     file.load()  # what is no file of records is refused
     with only_here(file, Processes(0, 1)):
@@ -271,5 +271,5 @@ def drop_failed(out: str | Path) -> int:
 
 
 def lock_file(results: Path) -> Path:
-    """What a benchmark holds while it appends to the results."""
+    """The lock that a benchmark holds while it appends to the results."""
     return work_folder(results) / "lock"

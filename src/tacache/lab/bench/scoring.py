@@ -1,4 +1,4 @@
-"""What is said of a picture or clip: its distance to a reference, and scores of its own."""
+"""How a picture or clip compares to a reference, and the scores it has without one."""
 
 import math
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def score(
     answer: Item | None = None,
     model: str | None = None,
 ) -> Values:
-    """Those of the metrics that need no reference; what the prompt asks for is its `answer`."""
+    """The metrics that need no reference; `answer` says what the prompt asks for."""
     samples = Samples(
         _on(device, made.pixels),
         prompts=[prompt],
@@ -79,7 +79,7 @@ def drift(reference: Tensor, x: Tensor) -> float:
 
 
 def _on(device: torch.device, pixels: Tensor) -> Tensor:
-    """One sample where metrics run: networks of theirs are slow on a CPU; MPS lacks float64."""
+    """Move one sample to where metrics run: CUDA for their networks; MPS lacks float64."""
     return pixels[None].to(device if device.type == "cuda" else CPU)
 
 

@@ -1,4 +1,4 @@
-"""Numbers a step of one sample: k and d of its full run, and how far a method drifts from it.
+"""Numbers at every step of a sample: k and d of its full run, and how far a method drifts.
 
 What the paper's figure 2 and appendix C are made of. The full-step run is read from its file.
 """
@@ -92,7 +92,7 @@ class Comparison:
         self._last: Visit | None = None
 
     def add(self, visit: Visit, evaluated: Tensor | None) -> None:
-        """The next step, with what the model said where it was evaluated.
+        """Compare the next step; `evaluated` is the model's velocity where it was evaluated.
 
         A fitted plan steps with an average over the interval: it does not drift as the model does.
         """
@@ -115,7 +115,7 @@ class Comparison:
         return float(dot(historical, realign(now - before, before)))
 
     def traces(self, end: float) -> Traces:
-        """All steps, after the last one."""
+        """The numbers of all steps, to be asked for after the last one."""
         assert self._last is not None
         x = euler(self._last.x, self._last.v, self._last.t, end)
         drift = float(relative_distance(x, self._walk.states[-1][None]))

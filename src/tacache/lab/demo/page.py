@@ -14,7 +14,7 @@ from tacache.storage.atomic import write_atomically
 
 
 class Shown(NamedTuple):
-    """A picture as a data address, and the film that it is where it moves."""
+    """A picture as a data address, and its film where it moves."""
 
     address: str
     film: Film | None

@@ -1,4 +1,4 @@
-"""The main job end to end on a model: calibrate, plan, draw, compare; pictures or clips."""
+"""The demo: calibrate a model, plan, draw pictures or clips, and compare them."""
 
 import importlib.util
 import time
@@ -96,7 +96,7 @@ class ModelDemo(Frozen):
 
     @property
     def noun(self) -> str:
-        """What was made."""
+        """The word for what was made."""
         return "picture" if self.fps is None else "clip"
 
 

@@ -102,7 +102,7 @@ class CachingRule(Baseline[Settings]):
     def meeting(
         self, found: Iterable[Settings], times: Sequence[float], evaluations: int
     ) -> list[Settings]:
-        """Those with the most anchors up to the budget or a few fewer, one a set of anchors."""
+        """The settings with the most anchors up to the budget or a few fewer, one a set."""
         by_anchors: dict[tuple[int, ...], Settings] = {}
         for settings in found:
             by_anchors.setdefault(self.anchors(settings, times), settings)

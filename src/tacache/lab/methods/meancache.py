@@ -105,7 +105,7 @@ class MeanCache(CachingRule[MeanCacheSettings]):
         return list(found.values())
 
     def anchors(self, settings: MeanCacheSettings, times: Sequence[float]) -> tuple[int, ...]:
-        """As the path says."""
+        """The nodes of the path."""
         return settings.anchors
 
     def rebuild(self, settings: MeanCacheSettings) -> Rebuild:

@@ -57,6 +57,11 @@ def mean_abs(x: Tensor) -> Tensor:
     return x.reshape(len(x), -1).abs().mean(dim=1, dtype=working_dtype(x))
 
 
+def relative_change(now: Tensor, before: Tensor) -> Tensor:
+    """mean|now - before| / mean|before| of each sample, as caches that are published measure it."""
+    return divide(mean_abs(now - before), mean_abs(before))
+
+
 def walk_online(model: Meter, problem: Problem, watch: Watch) -> Iterator[Visit]:
     """Euler over the full grid; each sample is evaluated where its own sum is due."""
     x, total = problem.noise, torch.zeros(problem.samples, dtype=torch.float64)

@@ -106,7 +106,7 @@ def last_state(visits: Iterable[Visit], times: Sequence[float]) -> Tensor:
 
 
 class Meter:
-    """The velocity function of a problem; notes at every call who is evaluated, and when."""
+    """The velocity function of a problem, which counts: it notes each sample's evaluations."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -122,7 +122,7 @@ class Meter:
         return v.clone()  # the model may write its next velocity into the same memory
 
     def outcome(self, x: Tensor) -> Outcome:
-        """These samples with what they took."""
+        """Samples with the times at which they were evaluated."""
         return Outcome(x, tuple(map(tuple, self._evaluated)))
 
 
@@ -185,12 +185,15 @@ def record(
 
 
 def nearly(evaluations: int) -> range:
-    """The budget and what a setting may spend in its place, down from it."""
+    """The numbers of evaluations that count as spending the budget, the budget first."""
     return range(evaluations, max(evaluations - SLACK, 1) - 1, -1)
 
 
 def spending(found: Mapping[tuple[int, ...], Candidate], evaluations: int) -> list[Candidate]:
-    """Of what is known by the steps it evaluates: the most up to the budget, or a few fewer."""
+    """The candidates with the most evaluated steps up to the budget, or a few fewer.
+
+    `found` has them by the steps they evaluate.
+    """
     most = max((len(steps) for steps in found if len(steps) <= evaluations), default=0)
     return [one for steps, one in found.items() if most - SLACK <= len(steps) <= most]
 

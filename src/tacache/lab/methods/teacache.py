@@ -17,9 +17,8 @@ import torch
 from numpy.polynomial import Polynomial
 from torch import Tensor
 
-from tacache.decomposition import divide
 from tacache.lab.methods.caching import REUSES, CachingRule, Rebuild, Reuse, between, reused
-from tacache.lab.methods.online import OnlineRule, Watch, mean_abs
+from tacache.lab.methods.online import OnlineRule, Watch, relative_change
 from tacache.lab.methods.seam import LOOSEST, Recording
 from tacache.storage.files import Frozen
 
@@ -41,11 +40,6 @@ class Fit(NamedTuple):
 
     coefficients: tuple[float, ...]
     domain: tuple[float, float]
-
-
-def relative_change(a: Tensor, b: Tensor) -> Tensor:
-    """rel(a, b) of each sample."""
-    return divide(mean_abs(a - b), mean_abs(b))
 
 
 def time_embedding(t: float) -> Tensor:

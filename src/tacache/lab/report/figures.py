@@ -160,7 +160,7 @@ def _lines(panel: Any, study: Study, across: Quantity, up: Quantity) -> None:
 
 
 def _grey(panel: Any, study: Study, methods: Sequence[str], across: Quantity, up: Quantity) -> None:
-    """Methods that are not named, so that nothing is hidden."""
+    """Draw methods that are not named in grey, so that nothing is hidden."""
     for i, method in enumerate(methods):
         points = sorted(_points(study.rows, method, across.name, up))
         panel.plot(
@@ -175,7 +175,7 @@ def _grey(panel: Any, study: Study, methods: Sequence[str], across: Quantity, up
 
 
 def _across_title(study: Study, across: Quantity) -> str:
-    """What evaluations are of: a cache inside the model stands at its equivalent evaluations."""
+    """The title of the axis; a cache inside the model stands at equivalent evaluations."""
     if across.name == "speedup":
         return f"speedup{' (not comparable: a shared device)' if study.crowded else ''}"
     return f"evaluations of the model{', or equivalent ones' if study.has('worth') else ''}"
@@ -184,7 +184,7 @@ def _across_title(study: Study, across: Quantity) -> str:
 def _points(
     rows: Sequence[Row], method: str, across: str, up: Quantity
 ) -> list[tuple[float, float, float]]:
-    """Where a method stands at each budget; results equal to the reference lie off any scale."""
+    """The points of a method, one a budget, without results equal to the reference."""
     return [
         (x.mean, y.mean, y.margin or 0.0)
         for row in rows

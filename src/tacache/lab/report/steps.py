@@ -87,7 +87,7 @@ def _numbers(row: Row, trace: str) -> bool:
 
 
 def _drift(panels: Sequence[Any], row: Row, study: Study) -> None:
-    """One method in all panels."""
+    """Draw one method in all panels."""
     state, cached, evaluated = panels
     line: dict[str, Any] = {
         "color": study_styles(study)[row.method].colour,
@@ -105,7 +105,7 @@ def _drift(panels: Sequence[Any], row: Row, study: Study) -> None:
 
 
 def _window(steps: int) -> int:
-    """Over how many cached steps a mean runs: some intervals, so that it shows their level."""
+    """How many cached steps a running mean covers: some intervals, to show their level."""
     return max(3, steps // 5)
 
 
@@ -116,7 +116,7 @@ def _rolling(values: Sequence[float], width: int) -> list[float]:
 
 
 def _legend(figure: Any, panels: Iterable[Any]) -> None:
-    """Every method once, beside the panels."""
+    """Name every method once, beside the panels."""
     found = {
         name: handle
         for panel in panels

@@ -1,4 +1,4 @@
-"""Numbers a step: means and spreads over samples, and what they come to over a run."""
+"""Numbers at every step: means and spreads over samples, and their means over a run."""
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean, pstdev

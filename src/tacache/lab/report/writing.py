@@ -19,7 +19,7 @@ Files = Sequence[str | os.PathLike[str]]
 
 
 def write_report(files: Files, out: str | os.PathLike[str], *, room: int = ROOM) -> list[Path]:
-    """All that there is to say of some results files, into a folder; what was written."""
+    """Write the report of some results files into a folder, and return what was written."""
     folder = Path(out)
     figures.check()
     pages.check()
@@ -42,7 +42,7 @@ def write_report(files: Files, out: str | os.PathLike[str], *, room: int = ROOM)
 
 
 def fill_document(files: Files, document: str | os.PathLike[str]) -> bool:
-    """Make the marked tables of a document anew; whether it changed."""
+    """Make the marked tables of a document anew, and return whether it changed."""
     target = Path(document)
     try:
         text = target.read_text(encoding="utf-8")

@@ -49,7 +49,7 @@ class InsideCache(ABC, Generic[Settings]):
 
     @abstractmethod
     def install(self, site: Site, settings: Settings) -> None:
-        """Put it into the model, in a new state; whoever asks for this takes it out."""
+        """Put it into the model, in a new state; the caller takes it out again."""
 
     @abstractmethod
     def candidates(self, trials: Trials, evaluations: int) -> Sequence[Settings]:
@@ -84,7 +84,7 @@ class Cache:
     settings: Any
 
     def install(self, site: Site) -> None:
-        """Put it in."""
+        """Put it into the model."""
         self.kind.available()
         self.kind.install(site, self.settings)
 

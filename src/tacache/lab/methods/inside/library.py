@@ -34,14 +34,14 @@ MOST = 48  # schedules that are run
 
 
 def spread(found: Sequence[Settings]) -> list[Settings]:
-    """At most so many of them as are worth a run, from one end to the other."""
+    """A few candidates, from one end of the list to the other: every try is a whole run."""
     if len(found) <= MOST:
         return list(found)
     return [found[round(i * (len(found) - 1) / (MOST - 1))] for i in range(MOST)]
 
 
 class FirstBlockSettings(Frozen):
-    """Of the relative change of the first block's part since the last evaluation."""
+    """The threshold of the relative change in the first block since the last evaluation."""
 
     threshold: Annotated[float, Field(ge=0)] = 0.05
 
@@ -54,11 +54,11 @@ class FirstBlockCache(Thresholded[FirstBlockSettings]):
     published = MappingProxyType({"flux": FirstBlockSettings()})
 
     def variants(self, steps: int, evaluations: int) -> Sequence[FirstBlockSettings]:
-        """It has a threshold only."""
+        """One variant: it has nothing but a threshold."""
         return [FirstBlockSettings(threshold=LOOSEST)]
 
     def install(self, site: Site, settings: FirstBlockSettings) -> None:
-        """As diffusers does."""
+        """Install it by diffusers' own function."""
         config = FirstBlockCacheConfig(threshold=settings.threshold)
         apply_first_block_cache(site.transformer, config)
 
@@ -117,7 +117,7 @@ class MagCacheInside(InsideCache[MagCacheInsideSettings]):
         return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True))
 
     def install(self, site: Site, settings: MagCacheInsideSettings) -> None:
-        """As diffusers does."""
+        """Install it by diffusers' own function."""
         measuring = not settings.ratios
         config = MagCacheConfig(
             threshold=settings.threshold or NEVER,
@@ -159,7 +159,7 @@ def nearest(ratios: Sequence[float], steps: int) -> tuple[float, ...]:
 
 
 def round_half_up(x: float) -> int:
-    """As diffusers rounds a share of the steps."""
+    """Round a share of the steps as diffusers does."""
     return int(x + 0.5)
 
 
@@ -209,7 +209,7 @@ class TaylorSeerInside(InsideCache[TaylorSeerInsideSettings]):
         return [one.model_copy(update=update) for one in spread(best) for update in orders]
 
     def install(self, site: Site, settings: TaylorSeerInsideSettings) -> None:
-        """As diffusers does; by its defaults it would find no attention of Wan, and skip none."""
+        """Install it by diffusers' own function, whose defaults find no attention of Wan."""
         patterns = family_of(site.transformer).attentions if self.kind == "attention" else None
         config = TaylorSeerCacheConfig(
             cache_interval=settings.interval,

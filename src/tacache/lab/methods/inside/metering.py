@@ -49,12 +49,12 @@ class BlockMeter:
         return self._work / self._whole if self._whole else 0.0
 
     def count(self, layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
-        """A linear layer was called."""
+        """Count a call of a linear layer."""
         weights = sum(weight.numel() for weight in layer.parameters(recurse=False))
         self._work += weights * inputs[0].shape[:-1].numel()
 
     def mark(self, *_: Any) -> None:
-        """The last block's attention was called."""
+        """Note that the last block's attention was called."""
         self._late = self._late or self.branch != UNGUIDED
 
 
