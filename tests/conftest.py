@@ -6,7 +6,7 @@ from hypothesis import settings
 from support import mixture, noise_of
 
 from tacache import Profile, calibrate, time_grid
-from tacache.flows import GaussianMixtureFlow
+from tests.flows import GaussianMixtureFlow
 
 settings.register_profile("tests", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("tests")

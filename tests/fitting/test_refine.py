@@ -10,8 +10,8 @@ from tacache import fit_plan, sample, time_grid
 from tacache.fitting.full_runs import record
 from tacache.fitting.lockstep import FunctionRuns, Problem, lock_step
 from tacache.fitting.refine import DAMPINGS, follow, refine
-from tacache.flows import GaussianMixtureFlow
 from tacache.plan import Plan
+from tests.flows import GaussianMixtureFlow
 
 STEPS, SAMPLES = 24, 12
 
