@@ -29,7 +29,8 @@ from tacache.lab.bench import (
 )
 from tacache.lab.bench.calibration_sets import FIRST_SEED, CalibrationSet, record_walk
 from tacache.lab.bench.calls import Caller, Subject
-from tacache.lab.bench.methods import METHODS, Planned, Rival, resolve
+from tacache.lab.bench.methods import METHODS, Planned, resolve
+from tacache.lab.bench.rivals import Rival
 from tacache.lab.bench.runner import Bench, drop_failed
 from tacache.lab.methods import BASELINES
 from tacache.lab.methods.budcache import BudCache

@@ -62,8 +62,8 @@ def test_the_library_is_all_but_the_commands_and_the_lab():
     ("method", "expected"),
     [
         ("tasu", {"bench/methods.py"}),
-        ("magcache", {"methods/magcache.py", "methods/caching.py", "methods/seam.py"}),
-        ("teacache", {"methods/teacache.py", "methods/online.py", "methods/seam.py"}),
+        ("magcache", {"methods/magcache.py", "methods/caching.py", "methods/tuning.py"}),
+        ("teacache", {"bench/rivals.py", "methods/online.py", "methods/seam.py"}),
         (
             "dicache",
             {"bench/model_caches.py", "methods/inside/base.py", "methods/inside/dicache.py"},

@@ -26,7 +26,7 @@ from tacache.lab.methods.inside.library import (
     taylor_schedule,
 )
 from tacache.lab.methods.magcache import FLUX_RATIOS, WAN_RATIOS
-from tacache.lab.methods.seam import LOOSEST
+from tacache.lab.methods.tuning import LOOSEST
 from tests.tiny import PIPELINES, wan
 from tests.tiny.flux import BACKBONE, PACKED
 from tests.tiny.weights import seeded

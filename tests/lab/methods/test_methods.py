@@ -13,7 +13,7 @@ from tacache.errors import HostError
 from tacache.lab.methods import BASELINES, Problem, record
 from tacache.lab.methods.budcache import BudCache
 from tacache.lab.methods.online import OnlineRule
-from tacache.lab.methods.seam import SLACK, least
+from tacache.lab.methods.tuning import SLACK, least
 
 STEPS = 16
 SHIFT = 2.0

@@ -25,7 +25,6 @@ tasu@30           made ready on the first 30 calibration prompts; tasu@FILE:30 o
 
 import json
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -37,8 +36,8 @@ from tacache.errors import TACacheError
 from tacache.lab.bench.calibration_sets import CalibrationSet
 from tacache.lab.bench.model_caches import InsideMethod, inside_caches
 from tacache.lab.bench.papers import THRESHOLDS, thresholds
-from tacache.lab.bench.records import plain
-from tacache.lab.methods import BASELINES, Baseline, Problem, Recording
+from tacache.lab.bench.rivals import Rival
+from tacache.lab.methods import BASELINES, Problem, Recording
 from tacache.plan import LONGEST, Plan, Rule, make_plan
 from tacache.rules import PROFILE_RULES
 from tacache.stepper import sample
@@ -73,45 +72,6 @@ class Method(Protocol):
 
     def shown(self, settings: Any) -> dict[str, JsonValue]:
         """What a record says of the settings."""
-
-
-class Rival(NamedTuple):
-    """A baseline, tuned for the budget or at a published setting, whatever budget that leads to."""
-
-    baseline: Baseline[Any]
-    variant: str | None = None
-
-    @property
-    def budgeted(self) -> bool:
-        """Whether it is tuned; a published setting has a budget of its own."""
-        return self.variant is None
-
-    @property
-    def calibrated(self) -> bool:
-        """A published setting and a solver on a shorter grid need no calibration samples."""
-        return self.variant is None and self.baseline.tuned
-
-    def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Frozen:
-        """Tune it on the calibration samples, where it has anything to tune."""
-        if self.variant is not None:
-            published: Frozen = self.baseline.published[self.variant]
-            return published
-        assert evaluations is not None
-        with (
-            calibration_set.recording()
-            if self.calibrated
-            else nullcontext(calibration_set.outline) as recording
-        ):
-            settings: Frozen = self.baseline.fit(recording, evaluations)
-        return settings
-
-    def sample(self, problem: Problem, settings: Any) -> Tensor:
-        """Run the baseline."""
-        return self.baseline.run(problem, settings).x
-
-    def shown(self, settings: Any) -> dict[str, JsonValue]:
-        """All settings."""
-        return plain(settings)
 
 
 class Followed:

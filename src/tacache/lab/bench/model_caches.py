@@ -7,22 +7,20 @@ evaluations (the key `worth` of a record).
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from statistics import mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from pydantic import JsonValue
 from torch import Tensor
 
 from tacache.decomposition import relative_distance
 from tacache.lab.bench.calibration_sets import CalibrationSet
-from tacache.lab.bench.records import plain
+from tacache.lab.bench.rivals import Rival
 from tacache.lab.bench.seam import Calls
 from tacache.lab.methods import Problem
-from tacache.lab.methods.seam import named
+from tacache.lab.methods.tuning import named
 from tacache.storage.files import Frozen
 from tacache.velocity import euler
 
@@ -33,38 +31,23 @@ if TYPE_CHECKING:  # they load diffusers, which not every host goes with
 FEW = 2  # calibration samples that thresholds are searched on, and ratios measured
 
 
-@dataclass(frozen=True)
-class InsideMethod:
+class InsideMethod(Rival):
     """A cache inside the model, tuned for the budget or at a published setting."""
 
-    baseline: "InsideCache[Any]"
-    variant: str | None = None
-
-    @property
-    def budgeted(self) -> bool:
-        """Whether it is tuned; a published setting has a budget of its own."""
-        return self.variant is None
-
-    @property
-    def calibrated(self) -> bool:
-        """Whether it is tuned; a published setting needs no samples."""
-        return self.variant is None
-
     def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Frozen:
-        """Tune it on the calibration samples, in runs of the real pipeline."""
+        """The published setting, or the best one for the budget, where the model can have it."""
         from tacache.lab.methods.inside import check_supported
 
         self.baseline.available()
         check_supported(calibration_set.caller.pipe)
+        settings = super().prepare(calibration_set, evaluations)
         if self.variant is not None:
-            published: Frozen = self.baseline.published[self.variant]
-            self.baseline.check(calibration_set.caller.pipe.transformer, published)
-            return published
-        assert evaluations is not None
-        settings: Frozen = self.baseline.fit(
-            CalibrationTrials(calibration_set, self.baseline), evaluations
-        )
+            self.baseline.check(calibration_set.caller.pipe.transformer, settings)
         return settings
+
+    def fit(self, calibration_set: CalibrationSet, evaluations: int) -> Any:
+        """Tune it on the calibration samples, in runs of the real pipeline."""
+        return self.baseline.fit(CalibrationTrials(calibration_set, self.baseline), evaluations)
 
     def sample(self, problem: Problem, settings: Any) -> Tensor:
         """Every step of the full grid: the cache itself says where the model is evaluated."""
@@ -72,10 +55,6 @@ class InsideMethod:
         for t, t_next in pairwise(problem.times):
             x = euler(x, problem.velocity(x, t), t, t_next)
         return x
-
-    def shown(self, settings: Any) -> dict[str, JsonValue]:
-        """All settings."""
-        return plain(settings)
 
 
 @cache

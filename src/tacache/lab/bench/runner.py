@@ -23,9 +23,10 @@ from tacache.lab.bench.jobs import Job, Prepared, Task
 from tacache.lab.bench.judging import FULL, Judge, References, work_folder
 from tacache.lab.bench.locks import held
 from tacache.lab.bench.machines import same_device
-from tacache.lab.bench.methods import Asked, Rival, resolve
+from tacache.lab.bench.methods import Asked, resolve
 from tacache.lab.bench.model_caches import InsideMethod
 from tacache.lab.bench.records import Adds, Record, RecordError, RecordFile, Status, plain
+from tacache.lab.bench.rivals import Rival
 from tacache.lab.bench.seam import Calls, Subject
 from tacache.lab.bench.sources import code_sha256
 from tacache.lab.bench.tracing import is_traceable
@@ -175,7 +176,7 @@ class Bench:
             return
         started, ticks, calibration_set = time.perf_counter(), self.ticks, task.calibration_set
         tries = Tries(self.prepared_file(task).with_suffix(".tries"), lambda: self.ticks)
-        if isinstance(task.asked.method, Rival | InsideMethod):
+        if isinstance(task.asked.method, Rival):
             calibration_set = replace(calibration_set, tries=tries)
         status: Status = "done"
         reason = kind = settings = None

@@ -8,16 +8,8 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from tacache.decomposition import working_dtype
-from tacache.lab.methods.seam import (
-    SLACK,
-    Baseline,
-    Meter,
-    Problem,
-    Settings,
-    Visit,
-    last_state,
-    spending,
-)
+from tacache.lab.methods.seam import Baseline, Meter, Problem, Settings, Visit, last_state
+from tacache.lab.methods.tuning import SLACK, spending
 from tacache.velocity import euler
 
 # What is kept at an anchor: its velocity v, or v - x, to which a later state is added.

@@ -17,7 +17,8 @@ from torch import Tensor
 from tacache.decomposition import working_dtype
 from tacache.lab.methods.caching import LONGEST_SPAN, CachingRule, Now, Past, Rebuild
 from tacache.lab.methods.online import mean_abs
-from tacache.lab.methods.seam import Recording, Visit, nearly
+from tacache.lab.methods.seam import Recording, Visit
+from tacache.lab.methods.tuning import nearly
 from tacache.storage.files import Frozen
 from tacache.velocity import euler
 

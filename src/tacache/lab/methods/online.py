@@ -17,18 +17,15 @@ from torch import Tensor
 from tacache.decomposition import divide, working_dtype
 from tacache.lab.methods.caching import Reuse
 from tacache.lab.methods.seam import (
-    LOOSEST,
     Baseline,
     Meter,
     Problem,
     Recording,
     Settings,
     Visit,
-    bisected,
     last_state,
-    named,
-    nearly,
 )
+from tacache.lab.methods.tuning import LOOSEST, bisected, named, nearly
 from tacache.velocity import euler
 
 LOWEST, BISECTIONS = 1e-6, 14  # of the search for a threshold

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from tacache.lab.methods.caching import REUSES, CachingRule, Rebuild, Reuse, between, reused
 from tacache.lab.methods.online import OnlineRule, Watch, relative_change
-from tacache.lab.methods.seam import LOOSEST, Recording
+from tacache.lab.methods.seam import Recording
+from tacache.lab.methods.tuning import LOOSEST
 from tacache.storage.files import Frozen
 
 DEGREE = 4

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 from tacache.lab.methods.inside.attaching import Site
-from tacache.lab.methods.seam import LOOSEST, bisected, unreachable
+from tacache.lab.methods.tuning import LOOSEST, bisected, unreachable
 from tacache.storage.files import Frozen
 
 LOWEST, BISECTIONS = 1e-3, 10  # of the search for a threshold
@@ -45,6 +45,7 @@ class InsideCache(ABC, Generic[Settings]):
     name: str
     citation: str
     needs: str = "it takes at least one"
+    tuned: bool = True
     published: Mapping[str, Settings] = MappingProxyType({})
 
     @abstractmethod

@@ -13,7 +13,7 @@ from tacache.errors import HostError, PlanError
 from tacache.lab.methods.inside.attaching import Site
 from tacache.lab.methods.inside.base import Thresholded
 from tacache.lab.methods.inside.families import blocks_of
-from tacache.lab.methods.seam import LOOSEST
+from tacache.lab.methods.tuning import LOOSEST
 from tacache.storage.files import Frozen
 
 INSTALL = "pip install 'tacache[peers]'"

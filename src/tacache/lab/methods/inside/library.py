@@ -21,7 +21,7 @@ from tacache.lab.methods.inside.attaching import Site
 from tacache.lab.methods.inside.base import LOWEST, InsideCache, Settings, Thresholded, Trials
 from tacache.lab.methods.inside.families import blocks_of, family_of
 from tacache.lab.methods.magcache import FLUX_RATIOS, WAN_RATIOS
-from tacache.lab.methods.seam import HIGHEST, LOOSEST, spending
+from tacache.lab.methods.tuning import HIGHEST, LOOSEST, spending
 from tacache.storage.files import Frozen
 
 RETENTIONS = (0.2, 0.1, 0.0)
