@@ -4,6 +4,7 @@ import importlib.util
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -271,4 +272,4 @@ def _means(row: list[Picture], full: list[Picture], plan: str | None) -> Budget:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return fmean(known) if known else None

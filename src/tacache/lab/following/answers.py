@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal, cast
 
 from pydantic import Field, ValidationError, model_validator
@@ -116,10 +117,8 @@ def score(results: Iterable[tuple[Tag, bool]]) -> dict[str, float]:
         raise HostError("there is nothing to score: give at least one result")
     if unknown := passed.keys() - set(TAGS):
         raise HostError(f"unknown tag {min(unknown)!r}: there are {', '.join(TAGS)}")
-    shares: dict[str, float] = {
-        tag: sum(passed[tag]) / len(passed[tag]) for tag in TAGS if tag in passed
-    }
-    return {**shares, "overall": sum(shares.values()) / len(shares)}
+    shares: dict[str, float] = {tag: fmean(passed[tag]) for tag in TAGS if tag in passed}
+    return {**shares, "overall": fmean(shares.values())}
 
 
 def _lines(path: str | os.PathLike[str]) -> list[tuple[int, str]]:

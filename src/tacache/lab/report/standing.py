@@ -1,5 +1,7 @@
 """The methods of a study in order over all budgets, and which of them figures name."""
 
+from statistics import fmean
+
 from tacache.lab.report.style import Style, styles
 from tacache.lab.report.summary import HEADLINES, Study, is_ours
 
@@ -13,7 +15,7 @@ def standing(study: Study, name: str) -> list[str]:
     ranks: dict[str, list[int]] = {}
     for row in rows:
         ranks.setdefault(row.method, []).append(row.ranks.get(name, last))
-    return sorted(ranks, key=lambda method: (sum(ranks[method]) / len(ranks[method]), method))
+    return sorted(ranks, key=lambda method: (fmean(ranks[method]), method))
 
 
 def leading(study: Study, name: str, top: int) -> list[str]:
