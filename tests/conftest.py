@@ -10,7 +10,7 @@ from hypothesis import settings
 from support import mixture, noise_of
 
 from tacache import Profile, calibrate, time_grid
-from tacache.flows import GaussianMixtureFlow
+from tests.flows import GaussianMixtureFlow
 from tests.slow import is_slow
 
 settings.register_profile("tests", derandomize=True, deadline=None, max_examples=60)

@@ -20,8 +20,8 @@ HEAVY = ["diffusers", "transformers", "typer", "rich", "matplotlib", "plotly", "
 # for a module, or for a folder with all that is in it but what is named elsewhere.
 LAYERS = {
     "ground": {"errors", "grid", "velocity", "decomposition", "fidelity", "prompts", "work",
-               "flows", "storage"},
-    "core": {"profile", "schedule", "rules", "carrying", "plan", "moving", "stepper", "calibration",
+               "storage"},
+    "core": {"profile", "schedule", "rules", "plan", "moving", "stepper", "calibration",
              "diagnostics", "plots", "storage.finished", "storage.frontier", "storage.hub"},
     "fitting": {"fitting"},
     "host": {"host"},

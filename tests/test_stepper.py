@@ -19,7 +19,7 @@ from support import (
 )
 
 from tacache import HostError, Plan, Stepper, make_plan, sample, time_grid
-from tacache.carrying import memory_sums
+from tacache.rules import memory_sums
 
 ANCHORS = (0, 1, 4, 5, 8, 13, 19)
 

@@ -123,7 +123,7 @@ def check_limits(
     tau_d: float | None = None,
     ratio: float | None = None,
 ) -> None:
-    """Thresholds are finite and not negative, a ratio is positive, max_skip is at least 1."""
+    """Refuse negative or infinite thresholds, a ratio that is not positive, max_skip below 1."""
     for name, value in (("tau_k", tau_k), ("tau_d", tau_d)):
         if value is not None and not 0 <= value < math.inf:
             raise PlanError(f"{name} is a finite number from 0 up, not {value}")

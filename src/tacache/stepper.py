@@ -6,10 +6,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tacache.carrying import carry, memory_rate, memory_sums
 from tacache.errors import HostError
 from tacache.plan import Plan, check_plan
-from tacache.rules import Arc, start_arc, weighted_sum
+from tacache.rules import Arc, carry, memory_rate, memory_sums, start_arc, weighted_sum
 from tacache.velocity import Condition, Velocity, batches, check_finite, check_velocity, euler
 
 
@@ -88,7 +87,7 @@ class Stepper:
         return self._skip(x)
 
     def _move_to(self, step: int) -> None:
-        """Stand at `step`: while the model or a decoder runs, only what is used later is kept.
+        """Move to `step` and keep only what is used later, while the model or a decoder runs.
 
         Those are evaluated velocities, one fewer than a rule uses, or the memory that is carried;
         after the last step none.
@@ -119,7 +118,7 @@ class Stepper:
         return self._average
 
     def _kept(self, v: Tensor) -> tuple[Tensor, ...]:
-        """The history with v: copies, since the caller may write into v, and a CUDA graph will."""
+        """The history with a copy of v: the caller may write into v, and a CUDA graph does."""
         if self.plan.weights is None or self.plan.memory is None:
             return (v.clone(), *self._history)
         following = self.plan.weights[self._number + 1 :]
@@ -132,7 +131,7 @@ class Stepper:
 
     @property
     def _number(self) -> int:
-        """Of the anchor where the stepper stands."""
+        """The number of the anchor where the stepper stands."""
         return self.plan.anchors.index(self.step)
 
     def _skip(self, x: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The search for anchors: what it finds, what it costs, and how it goes on after a stop."""
 
 import math
+from statistics import fmean
 
 import pytest
 from support import Counted, KilledError, mixture, noise_of
@@ -12,7 +13,6 @@ from tacache.fitting.full_runs import record
 from tacache.fitting.lockstep import Problem, lock_step, log_drift
 from tacache.fitting.samples import FunctionRuns
 from tacache.fitting.search import SearchedFits, search_anchors
-from tacache.fitting.weights import mean
 
 TIMES = tuple(time_grid(16, shift=2.0))
 SHAPE = (2, 3)
@@ -30,7 +30,7 @@ def problem_of(flow, samples=8):
 
 
 def score(fit):
-    return mean(log_drift(fit))
+    return fmean(log_drift(fit))
 
 
 def test_it_does_not_lose_to_the_program_s_own_anchors(flow):
@@ -128,4 +128,4 @@ def test_a_search_gains_on_samples_it_has_not_seen(flow):
         plans = [fit_plan(flow, x, TIMES, evaluations=BUDGET, search=s) for s in (False, True)]
         quick, searched = (plan.certificate.drift for plan in plans)
         gains.append(math.log(quick / searched))
-    assert mean(gains) > 0
+    assert fmean(gains) > 0

@@ -9,6 +9,7 @@ fitted to judge the result.
 from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -20,7 +21,6 @@ from tacache.fitting.lockstep import Fit, Problem, Reference, lock_step
 from tacache.fitting.refine import follow, needed, refine
 from tacache.fitting.samples import FunctionRuns, Runs
 from tacache.fitting.search import SearchedFits, best_power, search_anchors
-from tacache.fitting.weights import mean
 from tacache.grid import break_steps
 from tacache.plan import LONGEST, Certificate, Plan
 from tacache.profile import Origin
@@ -208,8 +208,8 @@ def _as_plan(problem: Problem, fit: Fit, spent: int) -> Plan:
         ),
         certificate=Certificate(
             held_out=reference.held_out,
-            drift=mean(judged),
-            fit_drift=mean(fitted),
+            drift=fmean(judged),
+            fit_drift=fmean(fitted),
             evaluations_spent=spent,
             date=date.today().isoformat(),
         ),

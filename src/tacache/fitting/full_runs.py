@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -13,7 +14,6 @@ from tacache.fitting.anchors import growth_between, inner_products, local_errors
 from tacache.fitting.lockstep import Reference
 from tacache.fitting.samples import Runs
 from tacache.fitting.walking import Walk, walk_of
-from tacache.fitting.weights import mean
 from tacache.grid import break_steps
 from tacache.storage.atomic import unwritable, writing
 from tacache.work.progress import track
@@ -102,7 +102,7 @@ def _growth(runs: Runs, states: Tensor, velocities: Tensor, progress: bool) -> l
             numbers = [runs.numbers[k] for k in chosen]
             grown = dict(zip(numbers, (result / error).flatten().tolist(), strict=True))
         everyone = runs.gathered(grown).values()
-        found.append(math.exp(mean([math.log(max(g, 1e-3)) for g in everyone])))
+        found.append(math.exp(fmean([math.log(max(g, 1e-3)) for g in everyone])))
     return growth_between(steps, _probed(steps), found)
 
 

@@ -8,6 +8,7 @@ and so finds hardly anything that holds for its own samples alone.
 import hashlib
 import json
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from tacache.errors import PlanError
 from tacache.fitting.anchors import best_anchors
 from tacache.fitting.lockstep import Fit, Problem, is_better, lock_step, log_drift
 from tacache.fitting.refine import follow
-from tacache.fitting.weights import mean
 from tacache.storage.journal import Journal
 from tacache.work.progress import track
 
@@ -123,7 +123,7 @@ def _moved(anchors: tuple[int, ...], j: int, by: int, problem: Problem) -> tuple
 
 
 def _score(fit: Fit) -> float:
-    return mean(log_drift(fit))
+    return fmean(log_drift(fit))
 
 
 def _job(problem: Problem) -> str:

@@ -40,7 +40,7 @@ class Fidelity(Frozen):
     metrics: Values
 
 
-class Taught(Frozen):
+class TunedOn(Frozen):
     """The calibration samples a method was made ready on, and how long their full runs took."""
 
     source: str
@@ -105,7 +105,7 @@ class Record(FileRecord):
     to_fine: Fidelity | None = None
     scores: Values = Field(default_factory=dict)
     picture: str | None = None
-    taught: Taught | None = None
+    taught: TunedOn | None = None
     steps: Annotated[int, Field(ge=1)]
     fine: int | None
     host: Origin

@@ -1,12 +1,12 @@
 """Pictures and clips of records as addresses that need no files, up to a given size in all."""
 
-import base64
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tacache.lab.bench.records import Record
 from tacache.lab.films import film
+from tacache.lab.pages import data_address
 from tacache.lab.report.quantities import IDENTICAL, in_order, measured
 from tacache.lab.report.summary import HEADLINES
 from tacache.prompts import Sample
@@ -75,13 +75,9 @@ def shelves(records: Sequence[Record], folder: Path, room: int) -> Shelves:
     return Shelves(found, len(by_subject) - len(found), named - len(files))
 
 
-def data_address(file: Path) -> str:
+def file_address(file: Path) -> str:
     """A file as an address that needs no file."""
-    return _address(KINDS[file.suffix.lower()], file.read_bytes())
-
-
-def _address(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+    return data_address(KINDS[file.suffix.lower()], file.read_bytes())
 
 
 def _file(record: Record, folder: Path) -> Path | None:
@@ -102,10 +98,10 @@ def _picture(record: Record, file: Path) -> Picture:
     if moving is not None:
         content, *_ = moving
         shape = {key: value for key, value in moving._asdict().items() if key != "content"}
-        address = _address("image/png", content)
+        address = data_address("image/png", content)
         return Picture(record.method, record.evaluations, facts, False, address, shape)
     video = KINDS[file.suffix.lower()].startswith("video")
-    return Picture(record.method, record.evaluations, facts, video, data_address(file))
+    return Picture(record.method, record.evaluations, facts, video, file_address(file))
 
 
 def _facts(record: Record) -> str:

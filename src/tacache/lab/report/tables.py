@@ -19,14 +19,14 @@ NOTES = (
     "Leads are differences sample by sample, from the same noise.",
 )
 CAPPED = "Pictures equal to the reference count as 100 dB."
-WORTH = (
-    "A cache inside the model runs a part of it at skipped steps too: worth is how many "
-    "evaluations all its work amounts to. Of all other methods that is what they evaluate."
+EQUIVALENT = (
+    "A cache inside the model runs a part of it at skipped steps too: equivalent are "
+    "the evaluations that all its work amounts to. Of all other methods that is what they evaluate."
 )
 OVER = "\N{DAGGER}"
 OVERSPENT = (
-    f"{OVER} cost more than the budget: by evaluations, or by worth where there is one. It is "
-    "ranked all the same."
+    f"{OVER} cost more than the budget: by evaluations, or by equivalent ones where there "
+    "are some. It is ranked all the same."
 )
 AVERAGED = (
     "A fitted plan crosses an interval with one average velocity, which is what its cached steps "
@@ -120,7 +120,7 @@ def notes(study: Study) -> list[str]:
     if any(_identical(row) for row in study.rows):
         found.append(CAPPED)
     if study.has("worth"):
-        found.append(WORTH)
+        found.append(EQUIVALENT)
     if any(row.over for row in study.rows):
         found.append(OVERSPENT)
     if study.has("calibration"):

@@ -21,7 +21,7 @@ Files = Sequence[str | os.PathLike[str]]
 
 
 def write_report(files: Files, out: str | os.PathLike[str], *, room: int = ROOM) -> list[Path]:
-    """All that there is to say of some results files, into a folder; what was written."""
+    """Write the report of some results files into a folder, and return what was written."""
     folder = Path(out)
     check_writable(folder)
     figures.check()
@@ -56,7 +56,7 @@ def _check_ours(folder: Path, names: Sequence[str]) -> None:
 
 
 def fill_document(files: Files, document: str | os.PathLike[str]) -> bool:
-    """Make the marked tables of a document anew; whether it changed."""
+    """Make the marked tables of a document anew, and return whether it changed."""
     target = Path(document)
     try:
         text = read_bounded(target)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tacache.calibration import full_steps, measure
 from tacache.errors import HostError
-from tacache.lab.bench.records import Taught
+from tacache.lab.bench.records import TunedOn
 from tacache.lab.bench.seam import Calls, SampleVelocity
 from tacache.lab.bench.tries import KnownTries
 from tacache.lab.methods import Recording
@@ -63,7 +63,7 @@ class Remembered:
         return torch.cat(rows)
 
     def remember(self, x: Tensor, t: float, number: int, v: Tensor) -> None:
-        """Keep what is known of a sample at a state."""
+        """Keep the velocity of a sample at a state."""
         key = (number, t, digest(x))
         self._known[key] = v.cpu()
         self._bytes += v.nbytes
@@ -87,8 +87,8 @@ def digest(x: Tensor) -> bytes:
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """Some prompts of a source, to make methods ready on; `tick` hears of every evaluation.
+class CalibrationSet:
+    """The calibration prompts of one source; `tick` is called after every evaluation.
 
     `tries` knows what a method's tuning has tried before it was stopped.
     """
@@ -107,13 +107,13 @@ class Lesson:
 
     @property
     def prompts_sha256(self) -> str:
-        """A hash of its prompts."""
+        """A hash of the prompts."""
         return fingerprint(self.prompts)
 
     @property
-    def taught(self) -> Taught:
-        """What records say of it."""
-        return Taught(
+    def tuned_on(self) -> TunedOn:
+        """What records say of these samples."""
+        return TunedOn(
             source=self.source,
             samples=len(self.prompts),
             prompts_sha256=self.prompts_sha256,
@@ -126,7 +126,7 @@ class Lesson:
 
     @cached_property
     def profile(self) -> Profile:
-        """What the paper measures of these samples."""
+        """The profile of these samples."""
         caller = self.caller
         return Profile.merge(
             measure(
@@ -177,7 +177,7 @@ def _unevaluated(x: Tensor, t: float) -> Tensor:
 
 
 def walk_file(caller: Calls, folder: Path, subject: Sample) -> Path:
-    """Where the full-step run of a sample is kept."""
+    """The file that holds the full-step run of a sample."""
     return folder / f"full-{caller.key(*subject)}.safetensors"
 
 
@@ -209,7 +209,7 @@ def record_walk(caller: Calls, folder: Path, subject: Sample) -> None:
 
 
 def save_tensors(target: Path, tensors: dict[str, Tensor]) -> None:
-    """A file of tensors, complete or not there."""
+    """Write a file of tensors; a write that is stopped leaves no file."""
     from safetensors.torch import save
 
     content = save({name: value.cpu().contiguous() for name, value in tensors.items()})
