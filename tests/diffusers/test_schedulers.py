@@ -159,10 +159,10 @@ def test_signatures_stay_the_parents(plain, method):
     assert inspect.signature(getattr(carrier, method)) == expected
 
 
-def test_the_constructor_adds_two_keywords(plain):
+def test_the_constructor_adds_three_keywords(plain):
     parent = inspect.signature(type(plain).__init__).parameters
     found = dict(inspect.signature(plan_scheduler(type(plain)).__init__).parameters)
-    for name in ("plan", "strength"):
+    for name in ("plan", "strength", "breaks"):
         added = found.pop(name)
         assert (added.kind, added.default) == (inspect.Parameter.KEYWORD_ONLY, None)
     assert found == dict(parent)
