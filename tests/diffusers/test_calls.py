@@ -307,3 +307,33 @@ def test_a_modular_profile_knows_its_call():
     call = tiny.call() | {"num_inference_steps": 3, "guidance_scale": np.float32(2.5)}
     profile = calibrate(tiny.build(), [call.pop("prompt")], **call)
     assert profile.host.call["guidance_scale"] == 2.5
+
+
+def test_blocks_of_ones_own_that_run_two_experts_are_stopped():
+    """Diffusers' own have a boundary_ratio; who writes another must say where."""
+    from diffusers.modular_pipelines.wan import modular_blocks_wan22
+
+    class Mine(modular_blocks_wan22.Wan22Blocks):
+        """The same blocks in a class that is not of diffusers."""
+
+    twin = EXPERTS.build()
+    pipe = Mine().init_pipeline()
+    pipe.update_components(
+        **{name: part for name, part in twin.components.items() if name in pipe._component_specs}
+    )
+    tiny = PIPELINES["modular-wan-2.2"]
+    plan = plan_of(tiny, pipe)
+    with applied(pipe, plan):
+        run(tiny, pipe)
+    pipe.register_to_config(boundary_ratio=None)
+    with applied(pipe, plan), pytest.raises(HostError, match="second expert"):
+        run(tiny, pipe)
+
+
+def test_a_state_is_read_where_blocks_do_not_say_which_of_them_run(monkeypatch):
+    tiny = PIPELINES["modular-flux"]
+    pipe = tiny.build()
+    plan = plan_of(tiny, pipe)
+    monkeypatch.setattr(type(pipe._blocks), "get_execution_blocks", None)
+    with applied(pipe, plan), pytest.raises(HostError, match=r"strength=0\.6"):
+        run(tiny, pipe)  # of text, but that is not known

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diffusers import DiffusionPipeline, ModularPipeline
+from diffusers.modular_pipelines.modular_pipeline import BlockState
 
 logger = logging.getLogger("tacache.diffusers")
 
@@ -55,13 +56,24 @@ def running_call(scheduler: Any) -> RunningCall:
                 owner,
                 {**arguments, **found.arguments},
                 is_its_call,
-                frame.f_globals.get("__name__", "").split(".")[0] == "diffusers",
+                _is_of_diffusers(owner, frame),
                 (frame.f_code, frame.f_lasti),
             )
         if is_its_call:
             return found
         frame = frame.f_back  # type: ignore[assignment]
     return replace(found, is_of_diffusers=False)
+
+
+def _is_of_diffusers(pipeline: Any, frame: types.FrameType) -> bool:
+    """Whether the code that runs the loop is that of diffusers, blocks included."""
+    modules = [frame.f_globals.get("__name__", "")]
+    blocks = [pipeline._blocks] if isinstance(pipeline, ModularPipeline) else []
+    while blocks:
+        block = blocks.pop()
+        modules.append(type(block).__module__)
+        blocks += block.sub_blocks.values()
+    return all(module.split(".")[0] == "diffusers" for module in modules)
 
 
 def _seen(frame: types.FrameType, wanted: list[Any]) -> tuple[Any, dict[str, Any], bool]:
@@ -78,8 +90,8 @@ def _seen(frame: types.FrameType, wanted: list[Any]) -> tuple[Any, dict[str, Any
     is_its_call = owner is not None and owner is given.get("self") and code.co_name == "__call__"
     if is_its_call and isinstance(owner, ModularPipeline):
         arguments = _modular_arguments(owner, values)
-    elif "block_state" in values and owner is not None:  # a block of a modular pipeline
-        arguments = dict(vars(values["block_state"]))
+    elif owner is not None and isinstance(values.get("block_state"), BlockState):
+        arguments = dict(vars(values["block_state"]))  # a block of a modular pipeline
     else:
         kept = {name: one for name, one in given.items() if one is not owner}
         arguments = {**(values.get(rest) or {}), **kept} if rest else kept
@@ -101,16 +113,18 @@ def _runs(name: str, value: Any, wanted: list[Any]) -> bool:
 def _modular_arguments(pipeline: Any, values: dict[str, Any]) -> dict[str, Any]:
     """The inputs of the blocks that this call runs, with their defaults.
 
-    The state holds the defaults of blocks that do not run as well, a `strength` among them.
+    The state holds the defaults of blocks that do not run as well, a `strength` among them. Where
+    it is not known which blocks run, all of it counts.
     """
     state = dict(getattr(values.get("state"), "values", {}))
     given = {name: value for name, value in state.items() if value is not None}
-    running = pipeline._blocks.get_execution_blocks(**given)
-    return {
-        one.name: given.get(one.name, one.default)
-        for one in ([] if running is None else running.inputs)
-        if one.name is not None
-    }
+    try:
+        running = pipeline._blocks.get_execution_blocks(**given)
+    except Exception:  # blocks of the user's own may know no such thing
+        logger.debug("it is not known which blocks run", exc_info=True)
+        return given
+    inputs = [] if running is None else running.inputs
+    return {one.name: given.get(one.name, one.default) for one in inputs if one.name is not None}
 
 
 def as_number(value: Any) -> float | None:
