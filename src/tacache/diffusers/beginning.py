@@ -133,7 +133,8 @@ class BeginsRun:
     def _skips_nothing(self) -> bool:
         """Whether every step is an anchor, so that the pipeline may start where it likes."""
         plan = self.run_plan
-        return self.strength is None and plan is not None and plan.evaluations == plan.steps
+        skips = plan is None or plan.evaluations < plan.steps
+        return not skips and not self.said.is_midway
 
     def _note_noise(self) -> None:
         """The pipeline mixes a picture with noise: it may start midway without having said so."""

@@ -22,6 +22,11 @@ class Said(NamedTuple):
     breaks: tuple[float, ...] | None = None
 
     @property
+    def is_midway(self) -> bool:
+        """Whether runs shall start below the noise they begin with."""
+        return self.strength is not None and self.strength < 1
+
+    @property
     def everything(self) -> bool:
         """Whether a call that cannot be read leaves no question open."""
         return self.strength is not None and self.breaks is not None
@@ -29,7 +34,9 @@ class Said(NamedTuple):
 
 def check_call(call: RunningCall, plan: Plan, said: Said = Said()) -> None:  # noqa: B008
     """Stop where the run would give a wrong result under this plan."""
-    if plan.evaluations == plan.steps and said.strength is None:
+    if plan.evaluations == plan.steps:  # nothing is skipped, but two starts may contradict
+        if said.is_midway:
+            _check_strength(call, plan, said)
         return
     for check in CHECKS:
         check(call, plan, said)

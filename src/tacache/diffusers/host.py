@@ -50,8 +50,7 @@ def apply(
     plain = plain_scheduler(pipe)
     check_host(pipe, plan)
     warn_of_solver(plan, plain)
-    midway = said.strength is not None and said.strength < 1
-    if midway and said.breaks is None and not can_start_midway(pipe):
+    if said.is_midway and said.breaks is None and not can_start_midway(pipe):
         raise HostError(f"{type(pipe).__name__} starts from noise alone: it has no strength to set")
     carrier: Any = plan_scheduler(plain.__class__)
     scheduler = carrier.from_config(plain.config, plan=json.loads(plan.to_json()), **said._asdict())
