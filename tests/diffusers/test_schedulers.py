@@ -105,6 +105,9 @@ def rated(times: tuple[float, ...], **fields: Any) -> Profile:
     )
 
 
+SAID = {"strength": 1.0, "breaks": ()}  # what a loop without a pipeline has to say
+
+
 def carrying(plain: Any, plan: Plan, **fields: Any) -> Any:
     """The plain scheduler's class with a plan, made as `from_pretrained` makes it."""
     carrier = plan_scheduler(type(plain))
@@ -159,10 +162,10 @@ def test_signatures_stay_the_parents(plain, method):
     assert inspect.signature(getattr(carrier, method)) == expected
 
 
-def test_the_constructor_adds_two_keywords(plain):
+def test_the_constructor_adds_three_keywords(plain):
     parent = inspect.signature(type(plain).__init__).parameters
     found = dict(inspect.signature(plan_scheduler(type(plain)).__init__).parameters)
-    for name in ("plan", "strength"):
+    for name in ("plan", "strength", "breaks"):
         added = found.pop(name)
         assert (added.kind, added.default) == (inspect.Parameter.KEYWORD_ONLY, None)
     assert found == dict(parent)
@@ -465,7 +468,7 @@ def test_dynamic_shifting_reaches_the_plan(caplog):
     grid = {"sigmas": torch.linspace(1, 1 / STEPS, STEPS).tolist()}
     times = {mu: times_of(plain, num_inference_steps=None, mu=mu, **grid) for mu in (0.6, 1.15)}
     plan = make_plan(rated(times[0.6]), evaluations=EVALUATIONS)
-    scheduler = carrying(plain, plan)
+    scheduler = carrying(plain, plan, **SAID)
     retrieve_timesteps(scheduler, mu=0.6, **grid)
     assert scheduler.run_plan == plan
     assert not caplog.records
@@ -512,7 +515,7 @@ def test_one_step_is_one_evaluation(euler):
 def test_a_fitted_plan_warns_at_another_shift(caplog):
     plan = fitted(tuple(time_grid(STEPS, shift=3.0)), (0, 1, 4, 8))
     other = diffusers.FlowMatchEulerDiscreteScheduler(shift=5.0)
-    scheduler = carrying(other, plan)
+    scheduler = carrying(other, plan, **SAID)
     evaluated: list[Tensor] = []
     found = walk(scheduler, seen=evaluated)
     assert len(evaluated) == 4
