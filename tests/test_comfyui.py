@@ -793,7 +793,7 @@ class ToyLoader:
     """In place of a loader of files; the workflow's other nodes are ComfyUI's own."""
 
     made = None
-    FUNCTION, RETURN_TYPES, CATEGORY = "load", ("*",), "toy"
+    FUNCTION, CATEGORY = "load", "toy"
 
     @classmethod
     def INPUT_TYPES(cls):  # noqa: D102, N802
@@ -811,7 +811,7 @@ class ToyClip(Clip):
 
 
 def execute(comfy, model, graphs):
-    """Run workflows in ComfyUI's own executor; what each said and showed, and the errors."""
+    """Run workflows in ComfyUI's own executor; what each showed, and why any was refused."""
     import asyncio
 
     import execution
@@ -820,7 +820,8 @@ def execute(comfy, model, graphs):
     vae = SimpleNamespace(decode=lambda latent: latent[:, :3].movedim(1, -1).clamp(0, 1))
     loaders = {"UNETLoader": model, "DualCLIPLoader": ToyClip(), "VAELoader": vae}
     for name, made in loaders.items():
-        loader = type(name, (ToyLoader,), {"made": made})
+        outputs = tuple(COMFYUI_NODES[name][1])
+        loader = type(name, (ToyLoader,), {"made": made, "RETURN_TYPES": outputs})
         comfy.monkeypatch.setitem(nodes.NODE_CLASS_MAPPINGS, name, loader)
     for name, cls in comfy.package.NODE_CLASS_MAPPINGS.items():
         comfy.monkeypatch.setitem(nodes.NODE_CLASS_MAPPINGS, name, cls)
@@ -840,9 +841,11 @@ def execute(comfy, model, graphs):
         caches = {"lru": 0, "ram": 0}
         executor = execution.PromptExecutor(server, execution.CacheType.CLASSIC, caches)
         for number, graph in enumerate(graphs):
-            valid, error, outputs, problems = await execution.validate_prompt("1", graph, None)
-            assert valid, (error, problems)
-            await executor.execute_async(graph, str(number), {"client_id": "toy"}, outputs)
+            valid, _, outputs, problems = await execution.validate_prompt("1", graph, None)
+            wrong = [error for one in problems.values() for error in one["errors"]]
+            failed.extend(f"{error['message']}: {error['details']}" for error in wrong)
+            if valid:
+                await executor.execute_async(graph, str(number), {"client_id": "toy"}, outputs)
 
     asyncio.run(run())
     return shown, failed
@@ -891,3 +894,11 @@ def test_a_mistake_reaches_the_user_of_comfyui(monkeypatch, tmp_path):
     graph["8"]["inputs"]["name"] = "../flux"
     _, failed = execute(comfy, model, [graph])
     assert "is no name for a file" in failed[0]
+
+
+@pytest.mark.skipif(not CHECKOUT, reason="COMFYUI_PATH names no checkout of ComfyUI")
+def test_comfyui_says_in_our_words_that_a_file_is_missing(monkeypatch, tmp_path):
+    comfy = Checkout(monkeypatch, tmp_path)
+    _, failed = execute(comfy, comfy.model(flow((4, 8, 8))), [small("flux-tacache")])
+    assert len(failed) == 1
+    assert f"there is no 'flux.profile.json' in {comfy.folder}" in failed[0]
