@@ -192,7 +192,7 @@ def _folders(models_dir: Path) -> ModuleType:
         return sorted(p.relative_to(known[name][0]).as_posix() for p in files)
 
     def full_path(name, file):
-        path = Path(known[name][0]) / file
+        path = Path(known[name][0]) / os.path.relpath(os.path.join("/", file), "/")
         return str(path) if path.is_file() else None
 
     folders.models_dir = str(models_dir)

@@ -122,7 +122,8 @@ def check_budget(
     if max_evaluations < needed:
         raise PlanError(
             f"max_evaluations={max_evaluations} is too few: the full runs, the probes and the "
-            f"final fit of {runs.total} samples take {needed}; give fewer samples"
+            f"final fit of {runs.total} samples take {needed}; allow that many"
+            + (", or give fewer samples" if runs.total > 2 else "")
         )
 
 
