@@ -136,8 +136,7 @@ def bench(
     chosen = _chosen(suite, methods, evaluations, steps, samples, measured)
     job = replace(_job(model, chosen, arguments, prompts, samples, measured), keep=kept.folder())
     job.check()
-    target = out or Path(f"{Path(model).name}.bench.jsonl")
-    check_folder(target.parent)
+    target = _target(out, model)
     host = hosts.load(model, asked)
     first = host.processes().rank == 0
     job = replace(job, methods=expanded(job.methods, host.family))
@@ -149,6 +148,13 @@ def bench(
         records = run_bench(host, job, target, progress=not as_json)
     if first:
         print_records(records, target, job.metrics, as_json)
+
+
+def _target(out: Path | None, model: str) -> Path:
+    """Return the file of the records, after a look at whether its folder takes files."""
+    target = out or Path(f"{Path(model).name}.bench.jsonl")
+    check_folder(target.parent)
+    return target
 
 
 def _chosen(
