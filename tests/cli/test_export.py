@@ -181,7 +181,7 @@ def test_a_method_with_nothing_to_tune_runs_no_calibration_prompts(geneval, tmp_
     def refused(*_: Any) -> None:
         raise AssertionError("calibrated")
 
-    monkeypatch.setattr("tacache.lab.export.pipelines.record_walk", refused)
+    monkeypatch.setattr("tacache.lab.export.drawing.record_walk", refused)
     made = run(*geneval, "--method", "fewer", "--evaluations", 2, "--samples", 1)
     assert made.exit_code == 0, made.output
     records = read_records(tmp_path / "out.jsonl")
