@@ -290,6 +290,6 @@ def _strength(pipe: Any, call: Call) -> float | None:
     """The strength below 1 that a call starts midway with, given or by default."""
     if not can_start_midway(pipe):
         return None
-    default = inspect.signature(type(pipe).__call__).parameters["strength"].default
-    asked = call.get("strength", default)
+    own = inspect.signature(type(pipe).__call__).parameters.get("strength")
+    asked = call.get("strength", None if own is None else own.default)
     return float(asked) if isinstance(asked, float | int) and asked < 1 else None
