@@ -32,7 +32,7 @@ from tacache.prompts import Sample
 
 FULL, FINE = "full", "fine"  # the references, as methods of their records
 WARM_UP = 2  # steps of a call before the first that is timed
-Sampler = Callable[[Problem], Tensor]
+Sampling = Callable[[Problem], Tensor]
 
 
 class Reference(NamedTuple):
@@ -151,7 +151,7 @@ class Judge:
         record_walk(self.caller, self.folder, subject)
         return full_traces(self.caller, load_walk(self.caller, self.folder, subject))
 
-    def sampled(self, subject: Sample, sample: Sampler) -> Made:
+    def sampled(self, subject: Sample, sample: Sampling) -> Made:
         """A method's run, on the full grid or on one with the times it is going to ask for."""
         asked: set[float] = set()
 
@@ -165,7 +165,7 @@ class Judge:
             grid = (*sorted(asked, reverse=True), full[-1])
         return self.timed(subject, sample, times=grid)
 
-    def timed(self, subject: Sample, sample: Sampler, **grid: Any) -> Made:
+    def timed(self, subject: Sample, sample: Sampling, **grid: Any) -> Made:
         """A run; where repeats were asked for it warms up, and its time is the median of theirs."""
         made, repeats = self.run(subject, sample, **grid), self.job.repeats
         if repeats == 1:
@@ -176,7 +176,7 @@ class Judge:
     def run(
         self,
         subject: Sample,
-        sample: Sampler,
+        sample: Sampling,
         *,
         times: Times | None = None,
         steps: int | None = None,
