@@ -1,4 +1,5 @@
-# `make demo` runs the main job, `make test` the tests with lint and types; both set up .venv first.
+# `make demo` runs the main job, `make quick` what one needs while editing, `make test` the whole
+# check. Each sets up .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +9,7 @@ READY := $(VENV)/.dev
 # A released CPU build where one is offered; the newest torch would bring gigabytes of CUDA.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test lint types unit format clean
+.PHONY: demo test quick lint types unit upstream format clean
 
 demo: $(DEMO)
 	$(BIN)/tacache demo
@@ -22,8 +23,16 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
+# Lint, types, and all tests but those of tests/slow.txt: under 90 s on two cores.
+quick: lint types
+	$(BIN)/pytest -q -n auto -m "not slow and not cuda"
+
 unit: $(READY)
 	$(BIN)/pytest -n auto --cov --cov-report=term --cov-fail-under=95
+
+# Do the stand-ins of BAGEL and ComfyUI still have the surface of the real code?
+upstream: $(READY)
+	BAGEL_PATH="$(BAGEL_PATH)" COMFYUI_PATH="$(COMFYUI_PATH)" $(BIN)/python -m tests.upstream
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -1,6 +1,6 @@
 """How much a direct optimisation of a fitted plan's weights gains on the lock-step fit.
 
-python benchmarks/direct.py -o benchmarks/results/direct.jsonl
+python -m benchmarks.direct -o benchmarks/results/direct.jsonl
 
 On a Gaussian-mixture flow, whose velocity can be differentiated: anchors and starting weights are
 those of `fit_plan`; L-BFGS then lowers the mean log error of the final state over the same samples,
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from tacache import fit_plan, sample, time_grid
-from tacache.flows import GaussianMixtureFlow
 from tacache.plan import Plan
+from tests.flows import GaussianMixtureFlow
 
 STEPS, SHIFT, FITTED, OTHERS, ROUNDS = 50, 3.0, 16, 256, 60
 COMPONENTS, SIZE = 8, 24

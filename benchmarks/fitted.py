@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacache import Plan, PlanError, damp, diagnose, make_plan, models
+from tacache import Plan, PlanError, diagnose, make_plan, models
+from tacache.diagnostics import damp
 from tacache.diffusers import applied, drive, fit_plans
 from tacache.diffusers.runs import run_arguments
 from tacache.lab.metrics import psnr

@@ -1,6 +1,6 @@
 """Where a measured rate belongs on the time axis: the start of its step, or the middle.
 
-    python benchmarks/resample_nodes.py -o benchmarks/results/resample_nodes.jsonl
+    python -m benchmarks.resample_nodes -o benchmarks/results/resample_nodes.jsonl
 
 Carries a 50-step profile of a Gaussian-mixture flow to other step counts, with the rates placed at
 the starts of the steps (as `Profile.resample` does) and at their middles, and writes how far each
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from tacache import Profile, calibrate, time_grid
-from tacache.flows import GaussianMixtureFlow
 from tacache.grid import interpolate, step_lengths
+from tests.flows import GaussianMixtureFlow
 
 
 def main() -> None:

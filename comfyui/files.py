@@ -18,9 +18,12 @@ def names(suffix: str) -> list[str]:
     return [NONE, *sorted(n for n in folder_paths.get_filename_list(FOLDER) if n.endswith(suffix))]
 
 
-def stamp(name: str) -> float:
-    """A number that changes with the file, so that ComfyUI reads it again."""
-    path = folder_paths.get_full_path(FOLDER, name)
+def stamp(name: str | None) -> float:
+    """A number that changes with the file, so that ComfyUI reads it again.
+
+    Where the name comes from another node, ComfyUI does not know it yet and gives None.
+    """
+    path = folder_paths.get_full_path(FOLDER, name) if name else None
     return Path(path).stat().st_mtime if path else 0.0
 
 
@@ -43,9 +46,15 @@ def target(name: str, suffix: str) -> Path:
     return path
 
 
+def missing(name: str | None) -> str | None:
+    """What to tell the user where a chosen file is not there; None where nothing is wrong."""
+    if name in (None, NONE) or folder_paths.get_full_path(FOLDER, name) is not None:
+        return None
+    folder = folder_paths.get_folder_paths(FOLDER)[0]
+    return f"there is no {name!r} in {folder}: calibrate, or put the file there"
+
+
 def _found(name: str) -> Path:
-    path = folder_paths.get_full_path(FOLDER, name)
-    if path is None:
-        folder = folder_paths.get_folder_paths(FOLDER)[0]
-        raise HostError(f"there is no {name!r} in {folder}: calibrate, or put the file there")
-    return Path(path)
+    if problem := missing(name):
+        raise HostError(problem)
+    return Path(folder_paths.get_full_path(FOLDER, name))

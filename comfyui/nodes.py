@@ -126,9 +126,14 @@ class TACachePlan:
         }
 
     @classmethod
-    def IS_CHANGED(cls, profile_file: str = files.NONE, **_: Any) -> float:  # noqa: N802
+    def IS_CHANGED(cls, profile_file: str | None = files.NONE, **_: Any) -> float:  # noqa: N802
         """Run again when the file changes."""
         return files.stamp(profile_file)
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, profile_file: str | None = files.NONE) -> bool | str:  # noqa: N802
+        """Whether the file is there, in place of ComfyUI's own check against its list."""
+        return files.missing(profile_file) or True
 
     def plan(
         self,
@@ -200,9 +205,14 @@ class TACacheSampler:
         }
 
     @classmethod
-    def IS_CHANGED(cls, file: str = files.NONE, **_: Any) -> float:  # noqa: N802
+    def IS_CHANGED(cls, file: str | None = files.NONE, **_: Any) -> float:  # noqa: N802
         """Run again when the file changes."""
         return files.stamp(file)
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, file: str | None = files.NONE) -> bool | str:  # noqa: N802
+        """Whether the file is there, in place of ComfyUI's own check against its list."""
+        return files.missing(file) or True
 
     def sampler(
         self,
@@ -223,6 +233,11 @@ class TACacheSampler:
 def _job(inputs: dict[str, list[Any]]) -> Job:
     """The runs, from inputs that all come as lists; prompts may have several entries."""
     one = {name: values[0] for name, values in inputs.items()}
+    if len(one["sigmas"]) < 2:
+        raise HostError(
+            f"the sigmas have {len(one['sigmas'])} levels, so there is no step to run: give the "
+            "whole schedule, with denoise above 0"
+        )
     first = one["first_seed"]
     return Job(
         model=one["model"],

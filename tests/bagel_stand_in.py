@@ -193,8 +193,12 @@ class Bagel(nn.Module):
                 packed_vae_position_ids=packed_vae_position_ids,
                 packed_text_ids=packed_text_ids,
                 packed_text_indexes=packed_text_indexes,
+                packed_indexes=packed_indexes,
+                packed_position_ids=packed_position_ids,
                 packed_seqlens=packed_seqlens,
+                key_values_lens=key_values_lens,
                 past_key_values=past_key_values,
+                packed_key_value_indexes=packed_key_value_indexes,
                 cfg_renorm_min=cfg_renorm_min,
                 cfg_renorm_type=cfg_renorm_type,
                 cfg_text_scale=cfg_text_scale if guided else 1.0,
@@ -214,8 +218,12 @@ class Bagel(nn.Module):
         packed_vae_position_ids: Tensor,
         packed_text_ids: Tensor,
         packed_text_indexes: Tensor,
+        packed_indexes: Tensor,
+        packed_position_ids: Tensor,
         packed_seqlens: Tensor,
+        key_values_lens: Tensor,
         past_key_values: Any,
+        packed_key_value_indexes: Tensor,
         cfg_renorm_min: float = 0.0,
         cfg_renorm_type: str = "global",
         cfg_text_scale: float = 1.0,
@@ -279,9 +287,9 @@ class Autoencoder(nn.Module):
         super().__init__()
         self.decoder = nn.Linear(16, 3)
 
-    def decode(self, latents: Tensor) -> Tensor:
+    def decode(self, z: Tensor) -> Tensor:
         """Pixels of (1, 16, height, width)."""
-        small = self.decoder(latents.movedim(1, -1)).movedim(-1, 1)
+        small = self.decoder(z.movedim(1, -1)).movedim(-1, 1)
         return small.repeat_interleave(8, dim=-1).repeat_interleave(8, dim=-2)
 
 
@@ -294,8 +302,8 @@ def load_ae(local_path: str) -> tuple[Autoencoder, Config]:
 class ImageTransform:
     """Made and never called."""
 
-    def __init__(self, longest: int, shortest: int, stride: int) -> None:
-        self.sizes = longest, shortest, stride
+    def __init__(self, max_image_size: int, min_image_size: int, image_stride: int) -> None:
+        self.sizes = max_image_size, min_image_size, image_stride
 
 
 def add_special_tokens(tokenizer: Any) -> tuple[Any, dict[str, int], int]:

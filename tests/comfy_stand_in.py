@@ -49,10 +49,10 @@ class KSAMPLER:
     def __init__(self, sampler_function, extra_options=None):
         self.sampler_function, self.extra_options = sampler_function, extra_options or {}
 
-    def sample(self, guider, sigmas, extra_args, callback, noise, latent_image, denoise_mask):
+    def sample(self, model_wrap, sigmas, extra_args, callback, noise, latent_image, denoise_mask):
         extra_args["denoise_mask"] = denoise_mask
-        masked = MaskedModel(guider, sigmas, latent_image, noise)
-        sampling = guider.inner_model.model_sampling
+        masked = MaskedModel(model_wrap, sigmas, latent_image, noise)
+        sampling = model_wrap.inner_model.model_sampling
         x = sampling.noise_scaling(sigmas[0], noise, latent_image)
 
         def k_callback(seen):
@@ -79,7 +79,7 @@ class MaskedModel:
 
     def __call__(self, x, sigma, denoise_mask=None, model_options=None, seed=None):
         if denoise_mask is None:
-            return self.inner_model.predict(x, sigma)
+            return self.inner_model._predict(x, sigma)
         if "denoise_mask_function" in model_options:
             about = {"model": self.inner_model, "sigmas": self.sigmas}
             change = model_options["denoise_mask_function"]
@@ -88,15 +88,16 @@ class MaskedModel:
         level = sigma.reshape(-1, *[1] * (x.ndim - 1))
         known = sampling.noise_scaling(level, self.noise, self.latent_image)
         x = x * denoise_mask + known * (1 - denoise_mask)
-        found = self.inner_model.predict(x, sigma)
+        found = self.inner_model._predict(x, sigma)
         return found * denoise_mask + self.latent_image * (1 - denoise_mask)
 
 
 class CFGGuider:
     """Guided velocities of a model."""
 
-    def __init__(self, model):
-        self.model_patcher, self.model_options, self.cfg = model, model.model_options, 1.0
+    def __init__(self, model_patcher):
+        self.model_patcher, self.model_options = model_patcher, model_patcher.model_options
+        self.cfg = 1.0
 
     def set_conds(self, positive, negative):
         self.original_conds = {"positive": positive, "negative": negative}
@@ -104,7 +105,7 @@ class CFGGuider:
     def set_cfg(self, cfg):
         self.cfg = cfg
 
-    def predict(self, x, sigma):
+    def _predict(self, x, sigma):
         net, t = self.inner_model.diffusion_model, sigma * 1000
         positive = net(x, t, context=self._context("positive", float(sigma[0])))
         v = positive
@@ -191,7 +192,7 @@ def _folders(models_dir: Path) -> ModuleType:
         return sorted(p.relative_to(known[name][0]).as_posix() for p in files)
 
     def full_path(name, file):
-        path = Path(known[name][0]) / file
+        path = Path(known[name][0]) / os.path.relpath(os.path.join("/", file), "/")
         return str(path) if path.is_file() else None
 
     folders.models_dir = str(models_dir)

@@ -1,16 +1,29 @@
 """Settings and fixtures all tests share."""
 
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported: no test asks the hub
+
 import pytest
 import torch
 from hypothesis import settings
 from support import mixture, noise_of
 
 from tacache import Profile, calibrate, time_grid
-from tacache.flows import GaussianMixtureFlow
+from tests.flows import GaussianMixtureFlow
+from tests.slow import is_slow
 
 settings.register_profile("tests", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("tests")
 torch.set_num_threads(1)
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks choose among the tests
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of `slow.txt`."""
+    for item in items:
+        if is_slow(item.nodeid):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -29,12 +29,13 @@ torch.set_num_threads(1)
 STEPS = 12
 EVALUATIONS = 6
 REFUSED = ("sana-sprint", "sdxl", "skyreels-v2-df")
-SUPPORTED = tuple(name for name in PIPELINES if name not in REFUSED)
+MODULAR = tuple(name for name in PIPELINES if name.startswith("modular-"))
+SUPPORTED = tuple(name for name in PIPELINES if name not in (*REFUSED, *MODULAR))
 
 # Per shape of latents, the velocities in the order of the steps: LTX2's sound has another shape.
 Velocities = dict[tuple[int, ...], list[Tensor]]
 
-__all__ = ["EVALUATIONS", "REFUSED", "STEPS", "SUPPORTED", "counted"]
+__all__ = ["EVALUATIONS", "MODULAR", "REFUSED", "STEPS", "SUPPORTED", "counted"]
 
 
 def call_of(tiny: Tiny, **changes: Any) -> dict[str, Any]:

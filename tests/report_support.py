@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tacache.lab.bench.records import Fidelity, Machine, Record, Taught
+from tacache.lab.bench.records import Fidelity, Machine, Record, TunedOn
 from tacache.profile import Origin
 
 PROMPTS = ("a red fox", "two | boats", "a <b>lamp</b>")
@@ -48,7 +48,7 @@ def undone(method: str, evaluations: int, prompt: str, status: str, reason: str)
 def judged(method: str, evaluations: int | None, number: int, psnr: float, **more: Any) -> Record:
     """A record with fidelity; pictures of later prompts are a little nearer."""
     found = fidelity(psnr + number, ssim=0.9, lpips="not run: no weights")
-    taught = Taught(source="calibration", samples=4, prompts_sha256="cd", seconds=1.0)
+    taught = TunedOn(source="calibration", samples=4, prompts_sha256="cd", seconds=1.0)
     return record(
         method,
         evaluations,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tacache import Plan, Profile, time_grid
-from tacache.flows import GaussianMixtureFlow, RotatingFlow
+from tests.flows import GaussianMixtureFlow, RotatingFlow
 
 SHAPE = (2, 3)
 PROFILE_RULES = ("tasu", "magnitude", "direction", "reuse")

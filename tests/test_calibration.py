@@ -18,7 +18,7 @@ from tacache import (
     time_grid,
 )
 from tacache.calibration import measure
-from tacache.flows import GaussianFlow
+from tests.flows import GaussianFlow
 
 STATISTICS = ("magnitude", "magnitude_std", "direction", "direction_std")
 

@@ -1,6 +1,8 @@
 """The nodes of `comfyui/`, on a stand-in of ComfyUI and, with COMFYUI_PATH, on its real code."""
 
 import json
+import shutil
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,7 @@ from tests.support import mixture, noise_of
 
 STEPS = 12
 HOSTS = {"stand-in": StandIn, **({"ComfyUI": Checkout} if CHECKOUT else {})}
+NODE_JS = shutil.which("node")
 NODES = ("TACachePrompts", "TACacheCalibrate", "TACachePlan", "TACacheFit", "TACacheSampler")
 
 
@@ -185,7 +188,7 @@ def test_a_plan_evaluates_its_anchors_only(comfy, profile, cfg):
     assert 0 < (found - full).norm() < 0.3 * full.norm()
 
 
-@pytest.mark.parametrize("steps", [4, 8, 12, 30])
+@pytest.mark.parametrize("steps", [4, 8, 12, 30, 200])
 def test_a_profile_gives_as_many_evaluations_on_any_sigmas(comfy, profile, steps):
     model = comfy.model(flow())
     custom_sample(comfy, model, sampler(comfy, profile, 6), sigmas_of(steps, shift=2.0))
@@ -376,7 +379,32 @@ def test_a_sampler_takes_one_source_only(comfy, profile):
         made("gone.plan.json", 5)
 
 
+@pytest.mark.parametrize(
+    ("name", "field"), [("TACacheSampler", "file"), ("TACachePlan", "profile_file")]
+)
+def test_a_missing_file_is_named_before_anything_runs(comfy, profile, name, field):
+    cls = comfy.package.NODE_CLASS_MAPPINGS[name]
+    profile.save(comfy.folder / "toy.profile.json")
+    for there in ("none", "toy.profile.json", None):  # None: the name comes from another node
+        assert cls.VALIDATE_INPUTS(**{field: there}) is True
+    assert cls.VALIDATE_INPUTS() is True
+    assert cls.IS_CHANGED(**{field: None}) == 0
+    said = cls.VALIDATE_INPUTS(**{field: "gone.profile.json"})
+    assert said.startswith("there is no 'gone.profile.json' in ")
+
+
 # Calibrate, plan, fit
+
+
+@pytest.mark.parametrize("levels", [0, 1])
+def test_sigmas_without_a_step_are_refused(comfy, levels):
+    sigmas = [torch.ones(levels)]  # BasicScheduler gives none with denoise 0
+    model = comfy.model(flow())
+    with pytest.raises(HostError, match=f"the sigmas have {levels} levels"):
+        calibrated(comfy, model, sigmas=sigmas)
+    with pytest.raises(HostError, match=f"the sigmas have {levels} levels"):
+        fit(comfy, model, sigmas=sigmas)
+    assert not model.model.diffusion_model.calls
 
 
 def test_a_calibration_measures_every_prompt_with_every_seed(comfy):
@@ -567,10 +595,85 @@ def test_prompts_become_a_list_of_conditionings(comfy):
         encode(Clip(), "own", 8, "\n")
 
 
+# What the editor shows
+
+
+# The editor's own scripts in little: a node type gets our extension, is run, and tells what it has
+EDITOR = """
+import { extensions } from "./scripts/app.js";
+import "./extensions/tacache/results.js";
+
+class Node {
+  size = [10, 10];
+  computeSize() { return [200, 100]; }
+  setSize(size) { this.size = size; }
+  onExecuted(output) { this.seen = output; }
+}
+const [name, ...outputs] = process.argv.slice(2);
+for (const extension of extensions) extension.beforeRegisterNodeDef(Node, { name });
+const node = new Node();
+for (const output of outputs) node.onExecuted(JSON.parse(output));
+console.log(JSON.stringify(node));
+"""
+APP = """
+export const extensions = [];
+export const app = { registerExtension: (extension) => extensions.push(extension) };
+"""
+WIDGETS = """
+export const ComfyWidgets = {
+  STRING(node, name) {
+    const widget = { name, options: {}, element: {} };
+    (node.widgets ??= []).push(widget);
+    return { widget };
+  },
+};
+"""
+
+
+def shown_on_node(comfy, tmp_path, name, *outputs):
+    """The node of this name in the editor after it was run with these outputs."""
+    web = (ROOT / "comfyui" / comfy.package.WEB_DIRECTORY).resolve()
+    shutil.copytree(web, tmp_path / "extensions" / "tacache")
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "app.js").write_text(APP)
+    (tmp_path / "scripts" / "widgets.js").write_text(WIDGETS)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    (tmp_path / "editor.js").write_text(EDITOR)
+    command = [NODE_JS, "editor.js", name, *(json.dumps(output) for output in outputs)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(not NODE_JS, reason="the editor's scripts need Node.js")
+def test_what_a_node_says_appears_on_it(comfy, profile, tmp_path):
+    first, second = (planned(comfy, profile, evaluations=k)["ui"] for k in (5, 4))
+    found = shown_on_node(comfy, tmp_path, "TACachePlan", first, {"images": []}, second)
+    (widget,) = found["widgets"]
+    assert widget["value"] == second["text"][0]
+    assert widget["value"].startswith("4 of 12 steps evaluated: 0, 1")
+    assert found["seen"] == second  # what the editor does itself goes on
+    assert found["size"] == [200, 100]
+    # it is read only, is saved in no workflow, and is sent to no server
+    assert widget["element"]["readOnly"]
+    assert widget["serialize"] is widget["options"]["serialize"] is False
+
+
+@pytest.mark.skipif(not NODE_JS, reason="the editor's scripts need Node.js")
+@pytest.mark.parametrize("name", [*NODES, "PreviewAny"])
+def test_the_nodes_that_say_something_have_a_place_for_it(comfy, tmp_path, name):
+    cls = comfy.package.NODE_CLASS_MAPPINGS.get(name)
+    says = getattr(cls, "OUTPUT_NODE", False)
+    found = shown_on_node(comfy, tmp_path, name, {"text": ["a", "b"]})
+    values = [widget["value"] for widget in found.get("widgets", [])]
+    assert values == (["a\nb"] if says else [])
+
+
 # The workflows
 
 
-WORKFLOWS = sorted((ROOT / "comfyui" / "workflows").glob("*.json"))
+# The editor offers every JSON file of `workflows` as a template: those of the API lie apart
+DRAWN = sorted((ROOT / "comfyui" / "workflows").glob("*.json"))
+API = ROOT / "comfyui" / "api"
 # the nodes of ComfyUI itself that the workflows use, with what they take and give
 COMFYUI_NODES = {
     "UNETLoader": ({"unet_name", "weight_dtype"}, ["MODEL"]),
@@ -613,12 +716,19 @@ def kind_taken(comfy, kind, name):
     return {**inputs["required"], **inputs.get("optional", {})}[name][0]
 
 
-def test_there_are_workflows():
-    names = {path.name for path in WORKFLOWS}
-    assert {"flux-calibrate.api.json", "flux-tacache.api.json", "flux-tacache.json"} <= names
+def test_there_are_workflows_for_the_editor_and_the_same_for_the_api():
+    names = {path.name for path in DRAWN}
+    assert names == {"flux-calibrate.json", "flux-fit.json", "flux-tacache.json"}
+    assert names == {path.name for path in API.glob("*.json")}
 
 
-@pytest.mark.parametrize("path", [p for p in WORKFLOWS if ".api." in p.name], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", DRAWN, ids=lambda p: p.name)
+def test_every_template_is_a_graph_that_the_editor_opens(path):
+    drawn = json.loads(path.read_text(encoding="utf-8"))
+    assert {"nodes", "links", "last_node_id", "last_link_id", "version"} <= drawn.keys()
+
+
+@pytest.mark.parametrize("path", sorted(API.glob("*.json")), ids=lambda p: p.name)
 def test_a_workflow_of_the_api_names_nodes_and_inputs_that_exist(comfy, path):
     graph = json.loads(path.read_text(encoding="utf-8"))
     assert any(one["class_type"] in NODES for one in graph.values())
@@ -636,7 +746,7 @@ def test_a_workflow_of_the_api_names_nodes_and_inputs_that_exist(comfy, path):
                     assert slot < len(outputs)
 
 
-@pytest.mark.parametrize("path", [p for p in WORKFLOWS if ".api." in p.name], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", sorted(API.glob("*.json")), ids=lambda p: p.name)
 def test_the_values_of_a_workflow_are_within_limits(comfy, path):
     graph = json.loads(path.read_text(encoding="utf-8"))
     for one in (one for one in graph.values() if one["class_type"] in NODES):
@@ -654,12 +764,10 @@ def test_the_values_of_a_workflow_are_within_limits(comfy, path):
                 assert isinstance(value, str)
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in WORKFLOWS if ".api." not in p.name], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("path", DRAWN, ids=lambda p: p.name)
 def test_a_workflow_of_the_editor_is_that_of_the_api(comfy, path):
     drawn = json.loads(path.read_text(encoding="utf-8"))
-    graph = json.loads(path.with_suffix(".api.json").read_text(encoding="utf-8"))
+    graph = json.loads((API / path.name).read_text(encoding="utf-8"))
     nodes, links = {one["id"]: one for one in drawn["nodes"]}, drawn["links"]
     assert {str(i): one["type"] for i, one in nodes.items()} == {
         i: one["class_type"] for i, one in graph.items()
@@ -685,7 +793,7 @@ class ToyLoader:
     """In place of a loader of files; the workflow's other nodes are ComfyUI's own."""
 
     made = None
-    FUNCTION, RETURN_TYPES, CATEGORY = "load", ("*",), "toy"
+    FUNCTION, CATEGORY = "load", "toy"
 
     @classmethod
     def INPUT_TYPES(cls):  # noqa: D102, N802
@@ -703,7 +811,7 @@ class ToyClip(Clip):
 
 
 def execute(comfy, model, graphs):
-    """Run workflows in ComfyUI's own executor; what each said and showed, and the errors."""
+    """Run workflows in ComfyUI's own executor; what each showed, and why any was refused."""
     import asyncio
 
     import execution
@@ -712,7 +820,8 @@ def execute(comfy, model, graphs):
     vae = SimpleNamespace(decode=lambda latent: latent[:, :3].movedim(1, -1).clamp(0, 1))
     loaders = {"UNETLoader": model, "DualCLIPLoader": ToyClip(), "VAELoader": vae}
     for name, made in loaders.items():
-        loader = type(name, (ToyLoader,), {"made": made})
+        outputs = tuple(COMFYUI_NODES[name][1])
+        loader = type(name, (ToyLoader,), {"made": made, "RETURN_TYPES": outputs})
         comfy.monkeypatch.setitem(nodes.NODE_CLASS_MAPPINGS, name, loader)
     for name, cls in comfy.package.NODE_CLASS_MAPPINGS.items():
         comfy.monkeypatch.setitem(nodes.NODE_CLASS_MAPPINGS, name, cls)
@@ -732,9 +841,11 @@ def execute(comfy, model, graphs):
         caches = {"lru": 0, "ram": 0}
         executor = execution.PromptExecutor(server, execution.CacheType.CLASSIC, caches)
         for number, graph in enumerate(graphs):
-            valid, error, outputs, problems = await execution.validate_prompt("1", graph, None)
-            assert valid, (error, problems)
-            await executor.execute_async(graph, str(number), {"client_id": "toy"}, outputs)
+            valid, _, outputs, problems = await execution.validate_prompt("1", graph, None)
+            wrong = [error for one in problems.values() for error in one["errors"]]
+            failed.extend(f"{error['message']}: {error['details']}" for error in wrong)
+            if valid:
+                await executor.execute_async(graph, str(number), {"client_id": "toy"}, outputs)
 
     asyncio.run(run())
     return shown, failed
@@ -742,8 +853,7 @@ def execute(comfy, model, graphs):
 
 def small(name, steps=STEPS):
     """A workflow of the folder, at a size for tests."""
-    path = ROOT / "comfyui" / "workflows" / f"{name}.api.json"
-    graph = json.loads(path.read_text(encoding="utf-8"))
+    graph = json.loads((API / f"{name}.json").read_text(encoding="utf-8"))
     for one in graph.values():
         if one["class_type"] in ("EmptySD3LatentImage", "ModelSamplingFlux"):
             one["inputs"] |= {"width": 64, "height": 64}
@@ -784,3 +894,11 @@ def test_a_mistake_reaches_the_user_of_comfyui(monkeypatch, tmp_path):
     graph["8"]["inputs"]["name"] = "../flux"
     _, failed = execute(comfy, model, [graph])
     assert "is no name for a file" in failed[0]
+
+
+@pytest.mark.skipif(not CHECKOUT, reason="COMFYUI_PATH names no checkout of ComfyUI")
+def test_comfyui_says_in_our_words_that_a_file_is_missing(monkeypatch, tmp_path):
+    comfy = Checkout(monkeypatch, tmp_path)
+    _, failed = execute(comfy, comfy.model(flow((4, 8, 8))), [small("flux-tacache")])
+    assert len(failed) == 1
+    assert f"there is no 'flux.profile.json' in {comfy.folder}" in failed[0]

@@ -6,11 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import noise_of, seeds
 
-from tacache.decomposition import dot, indicators, norm, orthogonal_part, share, split
+from tacache.decomposition import (
+    dot,
+    indicators,
+    norm,
+    orthogonal_part,
+    relative_distance,
+    share,
+)
 
 SHAPES = [(), (1,), (5,), (2, 3), (4, 2, 3), (2, 1, 3, 2)]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 shapes = st.sampled_from(SHAPES)
+
+
+def split(change, along):
+    """The parts of `change` parallel and orthogonal to `along`."""
+    return share(change, along) * along, orthogonal_part(change, along)
 
 
 @given(seeds, shapes, st.sampled_from(DTYPES), st.integers(1, 4), st.integers(-6, 6))
@@ -34,7 +46,7 @@ def test_the_parallel_part_points_along_the_velocity(seed, shape, samples):
     again, nothing = split(parallel, along=along)
     torch.testing.assert_close(again, parallel)
     assert (norm(nothing) <= 1e-14 * norm(change)).all()
-    torch.testing.assert_close(orthogonal_part(change, along=along), orthogonal)
+    assert (dot(orthogonal, along).abs() <= 1e-13 * norm(change) * norm(along)).all()
 
 
 def test_a_float16_latent_of_real_size_does_not_overflow():
@@ -92,3 +104,13 @@ def test_indicators_of_a_zero_velocity_are_not_finite():
     assert not math.isfinite(k[0])
     assert not math.isfinite(d[0])
     assert (k[1], d[1]) == (0.0, 1.0)
+
+
+def test_a_relative_distance_is_that_of_each_sample():
+    reference = torch.tensor([[3.0, 4.0], [0.0, 2.0]])
+    x = reference + torch.tensor([[0.0, 1.0], [2.0, 0.0]])
+    assert relative_distance(x, reference).flatten().tolist() == [0.2, 1.0]
+    assert relative_distance(x.bfloat16(), reference).dtype == torch.float64
+    zero = torch.zeros(2, 3)
+    assert relative_distance(zero + 1, zero).isposinf().all()
+    assert relative_distance(zero, zero).isnan().all()

@@ -1,7 +1,7 @@
 import pytest
 
 import tacache
-from tacache.errors import HostError, named
+from tacache.errors import HostError, StorageError, named, printable
 
 
 @pytest.mark.parametrize("name", ["ProfileError", "PlanError", "HostError"])
@@ -15,6 +15,24 @@ def test_one_except_clause_catches_every_error(name):
 def test_the_base_error_is_no_builtin_in_disguise():
     # Inside a pydantic validator a ValueError would be swallowed into pydantic's own report.
     assert tacache.TACacheError.__bases__ == (Exception,)
+
+
+def test_a_file_that_cannot_be_written_is_one_of_ours_and_the_systems():
+    assert issubclass(StorageError, tacache.TACacheError)
+    assert issubclass(StorageError, OSError)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a red fox, é 狐 █", "a red fox, é 狐 █"),
+        ("\x1b[2J\x07", r"\x1b[2J\x07"),
+        ("a\nb\r\tc\0", r"a\nb\r\tc\x00"),
+        ("left\u202eright\x9b", r"left\u202eright\x9b"),
+    ],
+)
+def test_what_a_terminal_would_act_on_is_escaped(text, shown):
+    assert printable(text) == shown
 
 
 def test_what_fails_says_which_sample_it_was():

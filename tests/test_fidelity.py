@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import pad
 
 from tacache.errors import HostError
+from tacache.fidelity import CAP, capped
 from tacache.lab.metrics import frame_changes, per_frame, psnr, ssim
 
 
@@ -20,6 +21,11 @@ def test_psnr_of_a_known_error():
 def test_equal_pictures_are_infinitely_close():
     picture = torch.rand(1, 3, 8, 8)
     assert psnr(picture, picture).tolist() == [math.inf]
+
+
+def test_files_hold_a_number_in_the_place_of_infinity():
+    assert [capped(value) for value in (math.inf, 31.5, -math.inf)] == [CAP, 31.5, -CAP]
+    assert math.isnan(capped(math.nan))  # what is no number stays none
 
 
 @pytest.mark.parametrize("metric", [psnr, ssim])

@@ -5,8 +5,9 @@ import pytest
 import torch
 from support import mixture, noise_of, rotating
 
-from tacache.decomposition import indicators
-from tacache.flows import GaussianFlow, GaussianMixtureFlow
+from tacache import Plan, calibrate, make_plan, sample, time_grid
+from tacache.decomposition import indicators, relative_distance
+from tests.flows import GaussianFlow, GaussianMixtureFlow, picture_flow
 
 
 @pytest.mark.parametrize("t", [0.05, 0.3, 0.5, 0.9, 1.0])
@@ -75,3 +76,20 @@ def test_flows_answer_in_the_dtype_of_the_state(dtype):
         v = flow(x, 0.5)
         assert (v.dtype, v.shape) == (dtype, x.shape)
         torch.testing.assert_close(v.double(), flow(x.double(), 0.5), rtol=0.1, atol=0.1)
+
+
+def test_reconstructed_pictures_end_nearer_than_reused_ones():
+    """The whole way on pictures: calibrate on one set of noise, compare on another."""
+    flow, times = picture_flow(), time_grid(16, 3.0)
+    calibration, noise = torch.randn(2, 4, 3, 24, 24, generator=torch.Generator().manual_seed(0))
+    profile = calibrate(flow, calibration, times)
+    full = sample(flow, noise, Plan.full(times))
+
+    def distance(plan):
+        return float(relative_distance(sample(flow, noise, plan), full).mean())
+
+    plans = [make_plan(profile, evaluations=k) for k in (8, 5)]
+    rebuilt = [distance(plan) for plan in plans]
+    reused = [distance(plan.model_copy(update={"rule": "reuse"})) for plan in plans]
+    assert 0 < rebuilt[0] < reused[0]
+    assert rebuilt[0] < rebuilt[1] < reused[1]

@@ -21,6 +21,7 @@ from tacache.kdiffusion import (
     with_parts,
 )
 from tacache.profile import Origin
+from tacache.schedule import MAX_SKIP
 from tests.support import RULES, euler_run, mixture, noise_of, plan_with
 
 SHAPE = (4, 3, 3)
@@ -249,8 +250,31 @@ def test_a_profile_gives_the_evaluations_asked_for_on_any_sigmas(profile):
         assert (plan.steps, plan.evaluations) == (steps, 7)
     assert plan_from_profile(profile, time_grid(5), 7).evaluations == 5
     assert plan_from_profile(profile, [0.4, 0.0], 7).evaluations == 1
-    with pytest.raises(PlanError, match="2 evaluations"):
-        plan_from_profile(profile, time_grid(50), 2)
+    with pytest.raises(PlanError, match="1 evaluations are impossible"):
+        plan_from_profile(profile, time_grid(50), 1)
+
+
+@pytest.mark.parametrize(("steps", "evaluations"), [(50, 2), (50, 5), (200, 13), (1000, 13)])
+def test_a_budget_that_needs_longer_intervals_than_the_papers_is_met(profile, steps, evaluations):
+    plan = plan_from_profile(profile, time_grid(steps, 3.0), evaluations)
+    assert plan.evaluations == evaluations
+    assert plan.max_skip > MAX_SKIP
+    shorter = plan.max_skip - 1
+    with pytest.raises(PlanError, match="a larger max_skip"):
+        make_plan(profile.resample(plan.times), evaluations=evaluations, max_skip=shorter)
+
+
+def test_a_budget_that_the_papers_intervals_meet_keeps_them(profile):
+    assert plan_from_profile(profile, time_grid(50, 3.0), 13).max_skip == MAX_SKIP
+
+
+def test_parts_count_where_a_budget_needs_longer_intervals(profile):
+    level = 0.5
+    plan = plan_from_profile(profile, time_grid(200, 3.0), 9, [level])
+    assert plan.evaluations == 9
+    assert plan.break_steps
+    with pytest.raises(PlanError, match="3 evaluations are impossible"):
+        plan_from_profile(profile, time_grid(200, 3.0), 3, [level])
 
 
 def test_a_change_of_guidance_starts_a_new_part(profile):
@@ -379,3 +403,10 @@ def test_the_example_of_the_documentation_runs():
     assert steps == list(range(STEPS))
     assert names["plan"].evaluations == names["fitted"].evaluations == 7
     assert names["x0"].shape == (2, *SHAPE)
+
+
+def test_a_result_that_is_not_finite_is_an_error():
+    sigmas = sigmas_of()
+    plan = Plan.full(sigmas.tolist())
+    with pytest.raises(HostError, match="is not finite"):
+        sample_tacache(lambda x, sigma: x * float("nan"), torch.ones(1, 2), sigmas, plan=plan)

@@ -1,3 +1,4 @@
+import re
 import sys
 
 import numpy as np
@@ -7,8 +8,8 @@ from typer.testing import CliRunner
 from tacache import models
 from tacache.cli import app
 from tacache.errors import TACacheError
-from tacache.plan import make_plan
-from tacache.plots import middle_steps, plot_profile
+from tacache.plan import Plan, make_plan
+from tacache.plots import middle_steps, plot_profile, profile_svg
 from tacache.profile import Profile
 
 
@@ -55,8 +56,33 @@ def test_drawing_names_its_extra(profile, tmp_path, monkeypatch):
         plot_profile(profile, tmp_path / "curves.svg")
 
 
-def test_the_middle_leaves_out_a_fifth_on_either_side(profile):
-    assert middle_steps(profile) == range(4, 15)
+def test_the_middle_leaves_out_a_fifth_on_either_side():
+    assert middle_steps(20) == range(4, 15)
+    assert list(middle_steps(2)) == [1]
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_a_page_gets_a_drawing_that_names_nothing_outside_itself(profile, narrow):
+    plans = [make_plan(profile, evaluations=k) for k in (10, 8)]
+    drawn = profile_svg(profile, plans, narrow=narrow)
+    assert drawn.startswith("<svg")
+    assert drawn == profile_svg(profile, plans, narrow=narrow)
+    outside = set(re.findall(r"https?://[^\"]*", drawn))
+    assert outside == {"http://www.w3.org/1999/xlink", "http://www.w3.org/2000/svg"}  # namespaces
+    assert not re.search(r"<script|@import|<image|href=\"[^#]", drawn)
+
+
+def test_the_strips_below_a_profile_are_those_of_its_plans(profile):
+    def boxes(*plans):
+        """How many boxes are filled, and how many are pale."""
+        drawn = profile_svg(profile, plans)
+        pale = drawn.count("opacity: 0.15")
+        return drawn.count("fill: #1f77b4") - plain.count("fill: #1f77b4") - pale, pale
+
+    plain = profile_svg(profile)
+    plan = make_plan(profile, evaluations=8)
+    assert boxes(plan) == (8, 12)
+    assert boxes(plan, Plan.full(profile.times)) == (28, 12)
 
 
 def test_show_draws_a_profile_and_refuses_a_plan(profile, tmp_path):

@@ -241,13 +241,13 @@ def test_resampling_to_one_step_is_an_error(profile):
 @st.composite
 def profiles(draw):
     steps = draw(st.integers(2, 6))
-    finite = st.floats(allow_nan=False, allow_infinity=False)
+    finite = st.floats(-1e6, 1e6)
     times = draw(st.lists(finite, min_size=steps + 1, max_size=steps + 1, unique=True))
     many = st.lists(finite, min_size=steps, max_size=steps).map(tuple)
     many_d = st.lists(finite.map(abs), min_size=steps, max_size=steps).map(tuple)
     text = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"])))
     values = st.recursive(
-        st.one_of(st.none(), st.booleans(), st.integers(), finite, text),
+        st.one_of(st.none(), st.booleans(), st.integers(-(2**64), 2**64), finite, text),
         lambda inner: st.lists(inner, max_size=3),
         max_leaves=4,
     )
@@ -302,6 +302,11 @@ BAD_CONTENT = {
     "a string": (changed(samples="3"), ["'samples'", "integer"]),
     "rising times": (changed(times=[0, 0.1, 0.2, 1]), ["times must decrease", "step 0"]),
     "one step": (changed(times=[1.0, 0.0]), ["at least two steps"]),
+    "too many steps": (changed(times=[1 - n / 20_000 for n in range(20_001)]), ["20000 steps"]),
+    "a huge direction": (changed(direction=[0, 1e7, 0]), ["'direction' has 1e+07"]),
+    "a huge spread": (changed(magnitude_std=[0, 1e7, 0]), ["'magnitude_std' has 1e+07"]),
+    "a number beyond all": (changed(direction=[0, 1e308, 0]), ["'direction.1'", "beyond 1e+30"]),
+    "samples beyond all": (changed(samples=10**12), ["'samples'"]),
 }
 
 
@@ -316,6 +321,32 @@ def test_bad_content_says_what_and_what_to_do(case, tmp_path):
     for part in (str(path), *parts, "Calibrate again, or restore the file"):
         assert part in message
     assert "\n" not in message
+
+
+def test_a_key_that_occurs_twice_is_named():
+    text = json.dumps(changed()).replace('"samples": ', '"samples": 3, "samples": ')
+    with pytest.raises(ProfileError, match="the key 'samples' occurs twice in one object"):
+        Profile.from_json(text)
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "x.profile.json"
+    with path.open("wb") as file:
+        file.truncate(500 * 2**20)  # a hole, that takes no room
+    with pytest.raises(ProfileError, match=r"cannot read .*: it has more than 16 MiB"):
+        Profile.load(path)
+
+
+@pytest.mark.parametrize("content", ["# my notes\n", '{"format": "tacache-plan"}', "{", "\xff"])
+def test_only_a_profile_is_written_over(tmp_path, content):
+    path = tmp_path / "notes.md"
+    path.write_text(content, encoding="latin-1")
+    with pytest.raises(ProfileError, match=r"notes\.md is there and is not a tacache-profile file"):
+        profile_from([1.0] * 3, [0.5] * 3).save(path)
+    assert path.read_text(encoding="latin-1") == content
+    path.write_text("")
+    for _ in range(2):
+        profile_from([1.0] * 3, [0.5] * 3).save(path)
 
 
 def test_a_misspelt_field_is_named_with_the_right_one():

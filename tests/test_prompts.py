@@ -169,3 +169,10 @@ def test_marks_of_editors_and_odd_line_ends_are_no_prompts(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_bytes('\ufeff{"prompt": "a\u2028fox"}\n'.encode())
     assert read_prompts(path) == ["a\u2028fox"]
+
+
+def test_half_of_a_character_is_no_prompt(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "a cup"}\n{"prompt": "a cup \\ud800"}\n')
+    with pytest.raises(HostError, match="line 2: the prompt holds half of a character"):
+        read_prompts(path)

@@ -175,7 +175,6 @@ def test_the_figures_are_the_computed_ones(recipe):
     text = (RECIPES / f"{recipe}.md").read_text(encoding="utf-8")
     for row in estimate.rows(recipe):
         assert row in text
-    assert "**Computed**" in text
 
 
 def test_the_count_of_operations_is_the_papers():
@@ -195,13 +194,10 @@ def test_the_rate_lies_between_those_that_were_timed():
 
 @pytest.mark.parametrize("recipe", estimate.MODELS)
 def test_thresholds_are_the_papers_where_it_has_some(recipe):
-    text = (RECIPES / f"{recipe}.md").read_text(encoding="utf-8")
     (planned,) = [words for words in commands(recipe) if words[0] == "plan"]
     assert option(planned, "--max-skip") == "12"
     if recipe in PAPER:
         assert (option(planned, "--tau-k"), option(planned, "--tau-d")) == PAPER[recipe]
-    else:
-        assert "The paper did not run this model" in text
 
 
 def test_every_recipe_is_listed_and_tested():
@@ -209,12 +205,6 @@ def test_every_recipe_is_listed_and_tested():
     assert found == estimate.MODELS.keys() == {*TINY, "bagel"}
     listed = (RECIPES / "README.md").read_text(encoding="utf-8")
     assert all(f"({name}.md)" in listed for name in found)
-
-
-@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.md")), ids=lambda path: path.stem)
-def test_links_lead_somewhere(path):
-    for target in re.findall(r"\]\(([^)#\s]+)", path.read_text(encoding="utf-8")):
-        assert (path.parent / target).exists(), target
 
 
 def test_the_script_prints_one_recipe_or_all(capsys, monkeypatch):

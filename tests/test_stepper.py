@@ -19,7 +19,7 @@ from support import (
 )
 
 from tacache import HostError, Plan, Stepper, make_plan, sample, time_grid
-from tacache.carrying import memory_sums
+from tacache.rules import memory_sums
 
 ANCHORS = (0, 1, 4, 5, 8, 13, 19)
 
@@ -566,3 +566,15 @@ def test_a_profiles_plan_does_not_jump(rule, profile):
 def test_noise_without_samples_is_an_error(noise, message):
     with pytest.raises(HostError, match=message):
         sample(lambda x, t: x, noise, Plan.full(time_grid(3)))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_result_that_is_not_finite_is_an_error(value):
+    def velocity(x, t):
+        v = torch.ones_like(x)
+        v[0, 0] = value if t < 0.5 else 1.0
+        return v
+
+    plan = Plan.full(time_grid(6))
+    with pytest.raises(HostError, match="the run's result in float32 is not finite"):
+        sample(velocity, torch.randn(2, 3), plan)

@@ -87,8 +87,16 @@ def test_stepping_does_not_wait_for_the_device(rule, dtype, flow, profile):
     with NoWaiting():
         for t in plan.times[:-1]:
             stepper.velocity(x, lambda t=t: flow(x, t))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_run_waits_once_at_its_end(rule, flow, profile, monkeypatch):
+    plan, x, ends = plan_with(rule, profile, ANCHORS), noise_of(2, dtype=torch.float32), []
+    monkeypatch.setattr("tacache.stepper.check_finite", lambda x: ends.append(x) or x)
+    with NoWaiting():
         result = sample(flow, x, plan)
-    assert result.isfinite().all()
+    assert len(ends) == 1
+    assert ends[0] is result
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -28,6 +28,7 @@ RATE, WARM_UP, DECAY_FROM = 1e-3, 400, 0.5
 NOISY = 0.4  # mean of the logit of t: where things go is settled near t = 1
 EMA = 0.9995
 SAVE_EVERY = 150.0  # seconds
+WEIGHED = ("model", "average", "optimizer")  # of the state: saved as tensors, never as objects
 DROPPED = 0.1  # share of captions left out, for guidance
 
 
@@ -100,9 +101,6 @@ def encode(corpus: Corpus, bank: Any, vae: Any, batch: int = 512) -> Tensor:
 
 def resume(path: Path, device: str) -> dict[str, Any]:
     """The training state: model, average, optimizer, steps and seconds done, loss curve."""
-    if path.exists():
-        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=False)
-        return state
     torch.manual_seed(0)
     model = FluxTransformer2DModel(**TRANSFORMER).to(device)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters")
@@ -118,19 +116,20 @@ def resume(path: Path, device: str) -> dict[str, Any]:
         model.parameters(), RATE, betas=(0.9, 0.98), weight_decay=0.01, fused=device == "cuda"
     )
     average = copy.deepcopy(model).requires_grad_(False)
-    return {
-        "model": model,
-        "average": average,
-        "optimizer": optimizer,
-        "step": 0,
-        "seconds": 0.0,
-        "curve": [],
-    }
+    state: dict[str, Any] = {"model": model, "average": average, "optimizer": optimizer}
+    state |= {"step": 0, "seconds": 0.0, "curve": []}
+    if path.exists():
+        kept = torch.load(path, map_location=device, weights_only=True)
+        for name in WEIGHED:
+            state[name].load_state_dict(kept.pop(name))
+        state |= kept
+    return state
 
 
 def save(state: dict[str, Any], out: Path) -> None:
     """The state to go on from, the averaged weights and the loss curve."""
-    torch.save(state, out / "flow.part")
+    weights = {name: state[name].state_dict() for name in WEIGHED}
+    torch.save(state | weights, out / "flow.part")
     (out / "flow.part").replace(out / "flow.pt")
     state["average"].save_pretrained(out / "transformer")
     (out / "flow.jsonl").write_text("".join(json.dumps(r) + "\n" for r in state["curve"]))

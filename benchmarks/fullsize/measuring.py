@@ -15,9 +15,8 @@ from benchmarks.fullsize.methods import METHODS, RIVALS, Engaged, Task, counted,
 from benchmarks.fullsize.models import Built
 from benchmarks.fullsize.timing import Clock, Position, Probe, Timed, probe, spread, timed_run
 from benchmarks.fullsize.waiting import traced_waits, waits_in_steps
-from tacache.carrying import carry
 from tacache.diffusers import applied, fit_plan
-from tacache.rules import start_arc, weighted_sum
+from tacache.rules import carry, start_arc, weighted_sum
 
 MICRO = 1e6
 TRACE_STEPS, TRACE_BUDGET = 8, 4

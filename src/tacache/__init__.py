@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 from tacache import models
 from tacache.calibration import calibrate
-from tacache.diagnostics import damp, diagnose
+from tacache.diagnostics import diagnose
 from tacache.errors import HostError, PlanError, ProfileError, TACacheError
 from tacache.fitting import fit_plan
 from tacache.grid import time_grid
@@ -25,7 +25,6 @@ __all__ = [
     "Stepper",
     "TACacheError",
     "calibrate",
-    "damp",
     "diagnose",
     "fit_plan",
     "make_plan",

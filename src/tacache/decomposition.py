@@ -21,6 +21,21 @@ def norm(x: Tensor) -> Tensor:
     return norms.reshape(-1, *[1] * (x.ndim - 1))
 
 
+def relative_distance(x: Tensor, reference: Tensor) -> Tensor:
+    """|x - reference| / |reference| of each sample, shaped (samples, 1, ..., 1).
+
+    The arithmetic is done in float64. Where the reference is zero the result is infinite, or not a
+    number if x is zero too.
+    """
+    precise = reference.to(precise_dtype(reference))
+    return norm(x.to(precise) - precise) / norm(precise)
+
+
+def precise_dtype(x: Tensor) -> torch.dtype:
+    """The precision that measurements are made in: float64, or float32 on Apple's GPU."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
+
+
 def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """The quotient of per-sample numbers, zero where the denominator is zero; no host branch."""
     return torch.where(denominator == 0, 0.0, numerator / denominator)
@@ -36,20 +51,13 @@ def orthogonal_part(change: Tensor, along: Tensor) -> Tensor:
     return torch.addcmul(change, share(change, along), along, value=-1)
 
 
-def split(change: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
-    """The parts of `change` parallel and orthogonal to `along` (eq. 3); they sum to `change`."""
-    parallel = share(change, along) * along
-    return parallel, change - parallel
-
-
 def indicators(v: Tensor, v_next: Tensor, length: float) -> tuple[list[float], list[float]]:
     """k_n and d_n of each sample (eq. 2-4) from two neighbouring velocities and the step's length.
 
     Each sample is reduced on its own in float64, so that its numbers do not depend on the batch it
     came in. A zero velocity gives nan or inf: magnitude and direction are not defined there.
     """
-    # Apple's GPU has no float64; there float32 is what can be had.
-    precise = torch.float32 if v.device.type == "mps" else torch.float64
+    precise = precise_dtype(v)
     magnitude, direction = [], []
     for one, one_next in zip(v, v_next, strict=True):
         v_n = one.to(precise).reshape(1, -1)

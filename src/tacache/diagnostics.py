@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
+from statistics import fmean, stdev
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tacache.decomposition import dot, norm, orthogonal_part, share
+from tacache.decomposition import dot, norm, orthogonal_part, relative_distance, share
 from tacache.errors import HostError, PlanError
 from tacache.plan import Plan
 from tacache.rules import advance, init_direction, realign
@@ -66,11 +67,6 @@ class Diagnostics(Frozen):
     alignment: Alignment | None
     bounds: tuple[Bound, ...]
 
-    @property
-    def final_drift(self) -> float:
-        """The relative distance of the result to the reference."""
-        return self.state_drift[-1]
-
 
 # What is collected, one number a sample, by (quantity, step).
 Records = defaultdict[tuple[str, int], list[float]]
@@ -114,11 +110,6 @@ def damp(plan: Plan, found: Sequence[Diagnostics]) -> Plan:
     return plan.model_copy(update={"rule": "damped", "direction": tuple(direction)})
 
 
-def relative(x: Tensor, reference: Tensor) -> Tensor:
-    """|x - reference| / |reference| of each sample, in float64."""
-    return norm(x.double() - reference.double()) / norm(reference.double())
-
-
 def _compare(velocity: Velocity, batch: Batch, plan: Plan, records: Records) -> None:
     def add(quantity: str, step: int, values: Tensor) -> None:
         numbers = values.flatten().tolist()
@@ -140,8 +131,8 @@ def _compare(velocity: Velocity, batch: Batch, plan: Plan, records: Records) -> 
         v_full = check_velocity(velocity(x_full, t, **batch.condition), x_full)
         v_plan = stepper.velocity(x_plan, partial(velocity, x_plan, t, **batch.condition))
         precise_full, precise_plan = v_full.double(), v_plan.double()
-        add("state", n, relative(x_plan, x_full))
-        add("velocity", n, relative(v_plan, v_full))
+        add("state", n, relative_distance(x_plan, x_full))
+        add("velocity", n, relative_distance(v_plan, v_full))
         if evaluated:
             full_anchors = [*full_anchors, precise_full][-2:]
             plan_anchors = [*plan_anchors, precise_plan][-2:]
@@ -154,7 +145,7 @@ def _compare(velocity: Velocity, batch: Batch, plan: Plan, records: Records) -> 
                 add(quantity, n, values)
         x_full = euler(x_full, v_full, t, t_next)
         x_plan = euler(x_plan, v_plan, t, t_next)
-    add("state", plan.steps, relative(x_plan, x_full))
+    add("state", plan.steps, relative_distance(x_plan, x_full))
 
 
 def _bound(plan: Plan, n: int, v: Tensor, v_next: Tensor, p: Tensor) -> dict[str, Tensor]:
@@ -180,7 +171,7 @@ def _bound(plan: Plan, n: int, v: Tensor, v_next: Tensor, p: Tensor) -> dict[str
 
 def _summary(records: Records, plan: Plan) -> Diagnostics:
     def mean(quantity: str, step: int) -> float:
-        return float(np.mean(records[quantity, step]))
+        return fmean(records[quantity, step])
 
     def pooled(quantity: str, steps: Sequence[int]) -> list[float]:
         return [value for n in steps for value in records[quantity, n]]
@@ -193,13 +184,13 @@ def _summary(records: Records, plan: Plan) -> Diagnostics:
         skip_ratio=len(cached) / plan.steps,
         state_drift=tuple(mean("state", n) for n in range(plan.steps + 1)),
         state_drift_error=tuple(
-            float(np.std(records["state", n], ddof=1) / math.sqrt(samples)) if samples > 1 else 0.0
+            stdev(records["state", n]) / math.sqrt(samples) if samples > 1 else 0.0
             for n in range(plan.steps + 1)
         ),
         velocity_drift=tuple(mean("velocity", n) for n in range(plan.steps)),
-        evaluated_drift=float(np.mean(pooled("velocity", plan.anchors))),
-        cached_drift=float(np.mean(pooled("velocity", cached))) if cached else None,
-        alignment=_alignment(pooled("alignment", compared)) if compared else None,
+        evaluated_drift=fmean(pooled("velocity", plan.anchors)),
+        cached_drift=fmean(pooled("velocity", cached)) if cached else None,
+        alignment=alignment(pooled("alignment", compared)) if compared else None,
         bounds=tuple(
             Bound(
                 step=n,
@@ -214,12 +205,13 @@ def _summary(records: Records, plan: Plan) -> Diagnostics:
     )
 
 
-def _alignment(cosines: list[float]) -> Alignment:
+def alignment(cosines: Sequence[float]) -> Alignment:
+    """How the cosines of cached steps are spread."""
     low, median, high = np.percentile(cosines, [10, 50, 90])
     return Alignment(
         records=len(cosines),
-        mean=float(np.mean(cosines)),
-        positive=float(np.mean(np.array(cosines) > 0)),
+        mean=fmean(cosines),
+        positive=fmean(cosine > 0 for cosine in cosines),
         percentile_10=float(low),
         median=float(median),
         percentile_90=float(high),

@@ -20,6 +20,18 @@ class HostError(TACacheError):
     """What runs the model does not fit the plan, or misbehaves."""
 
 
+class StorageError(TACacheError, OSError):
+    """A file cannot be written, as on a full or read-only disk."""
+
+
+def printable(text: object) -> str:
+    """The text with every character escaped that a terminal would act on instead of showing it."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in str(text)
+    )
+
+
 def first_line(error: BaseException) -> str:
     """What a library's error says, without the paragraphs after it."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

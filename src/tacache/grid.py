@@ -10,6 +10,7 @@ from tacache.errors import TACacheError
 
 # Two grids are the same if no noise level differs by more; a change of shift moves them further.
 GRID_TOLERANCE = 1e-4
+MOST_STEPS = 10_000  # of a grid: fine references have hundreds, and every step costs memory
 
 
 def time_grid(steps: int, shift: float = 1.0) -> list[float]:
@@ -28,6 +29,8 @@ def as_times(times: Iterable[float]) -> tuple[float, ...]:
     grid = tuple(float(t) for t in times)
     if len(grid) < 2:
         raise TACacheError(f"times must hold at least two numbers (one step), not {len(grid)}")
+    if len(grid) > MOST_STEPS + 1:
+        raise TACacheError(f"times have {len(grid) - 1} steps, and {MOST_STEPS} are the most")
     for n, (t, t_next) in enumerate(pairwise(grid)):
         if not (math.isfinite(t) and math.isfinite(t_next)):
             raise TACacheError(f"times must be finite: step {n} goes from {t} to {t_next}")

@@ -22,8 +22,9 @@ from tacache.grid import GRID_TOLERANCE, as_times, break_steps, same_grid
 from tacache.moving import at_levels, from_step, replan, until_step, with_breaks
 from tacache.plan import Plan, make_plan
 from tacache.profile import Origin, Profile, profile_times
+from tacache.schedule import least_max_skip
 from tacache.stepper import Stepper
-from tacache.velocity import Velocity, check_velocity
+from tacache.velocity import Velocity, check_finite, check_velocity
 
 logger = logging.getLogger("tacache.kdiffusion")
 
@@ -69,7 +70,7 @@ def sample_tacache(
                     callback(run.report(x, v, n, i, seen))
                 tick()
             x = run.advanced(x, v, n, stepper.step)
-    return x
+    return check_finite(x)
 
 
 @torch.no_grad()
@@ -180,14 +181,19 @@ def plan_for_sigmas(plan: Plan, sigmas: Sequence[float]) -> Plan:
 def plan_from_profile(
     profile: Profile, sigmas: Sequence[float], evaluations: int, breaks: Sequence[float] = ()
 ) -> Plan:
-    """The plan with so many evaluations on these sigmas; all steps where there are no more."""
+    """The plan with so many evaluations on these sigmas; all steps where there are no more.
+
+    Where the paper's longest interval asks for more evaluations, intervals are as long as needed.
+    """
     times = _levels(sigmas)
     if evaluations >= len(times) - 1:
         return Plan.full(times).model_copy(update={"host": profile.host})
     measured = profile.resample(times)
     if breaks:
         measured = measured.model_copy(update={"breaks": tuple(breaks)})
-    return make_plan(measured, evaluations=evaluations)
+    parts = break_steps(times, measured.breaks)
+    max_skip = least_max_skip(len(times) - 1, evaluations, parts)
+    return make_plan(measured, evaluations=evaluations, max_skip=max_skip)
 
 
 def with_parts(plan: Plan, breaks: Sequence[float]) -> Plan:

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from tacache.carrying import memory_rate, memory_sums
 from tacache.errors import PlanError
 from tacache.grid import as_times, break_steps
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
-from tacache.rules import PROFILE_RULES
+from tacache.rules import PROFILE_RULES, memory_rate, memory_sums
 from tacache.schedule import longest_intervals, walk
 
 
@@ -36,7 +35,7 @@ def replan(plan: Plan, times: Iterable[float]) -> Plan:
 
 
 def can_move(plan: Plan) -> bool:
-    """Whether the plan kept the profile it was made from; a damped direction is its anchors'."""
+    """Whether the plan keeps what it was made from; a damped one fits its own anchors only."""
     kept = (plan.magnitude, plan.direction, plan.tau_k, plan.tau_d, plan.max_skip)
     return plan.rule in PROFILE_RULES and None not in kept
 
@@ -62,7 +61,7 @@ def _profile_of(plan: Plan) -> Profile:
 
 
 def with_breaks(plan: Plan, breaks: Iterable[float]) -> Plan:
-    """The plan with these breaks: where a new part starts, an anchor, and another to learn from."""
+    """The plan with these breaks, and with two anchors where a new part starts."""
     wanted = tuple(breaks)
     if wanted == plan.breaks:
         return plan
@@ -92,7 +91,7 @@ def from_step(plan: Plan, start: int) -> Plan:
 
 
 def until_step(plan: Plan, stop: int) -> Plan:
-    """The plan for its first steps; weights of an interval that is cut short give way to reuse."""
+    """The plan for its first steps; an interval that is cut short reuses its velocity."""
     if stop == plan.steps:
         return plan
     anchors = tuple(n for n in plan.anchors if n < stop)
@@ -110,7 +109,7 @@ def until_step(plan: Plan, stop: int) -> Plan:
 
 
 def at_levels(plan: Plan, times: tuple[float, ...]) -> Plan:
-    """The plan step for step at other noise levels; its breaks fall where they fall there."""
+    """The plan with the same steps at other noise levels, where its breaks may fall elsewhere."""
     moved = {**plan.model_dump(), "times": times}
     if break_steps(times, plan.breaks) == plan.break_steps:
         return Plan.model_validate(moved)

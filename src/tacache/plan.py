@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from tacache.errors import PlanError, TACacheError
 from tacache.grid import as_times, break_steps, step_lengths
-from tacache.profile import Origin, Profile
+from tacache.profile import Origin, Profile, check_rates
 from tacache.rules import PROFILE_RULES, RATES
 from tacache.schedule import (
     MAX_SKIP,
@@ -23,6 +23,7 @@ from tacache.storage.files import FileRecord, Frozen
 
 LONGEST = 3  # numbers in a row of weights with a carried memory
 LARGEST_GROWTH = 80.0  # of log |v| in a step: more is infinite in float32
+LARGEST_WEIGHT = 1e4  # fitted ones add up to about 1, and are below 10 each
 Values = Annotated[tuple[JsonValue, ...], Field(min_length=1)]
 Rule = Literal["tasu", "magnitude", "direction", "reuse", "damped", "fitted"]
 
@@ -106,6 +107,8 @@ class Plan(FileRecord):
                 raise PlanError(
                     f"'{name}' has {len(values)} numbers, but times have {self.steps} steps"
                 )
+            if values is not None:
+                check_rates(name, values, PlanError)
         for k, dt in zip(self.magnitude or (), step_lengths(self.times), strict=False):
             if k * dt > LARGEST_GROWTH:
                 raise PlanError(
@@ -122,6 +125,11 @@ class Plan(FileRecord):
                 f"it has {found}"
             )
         for i, row in enumerate(self.weights):
+            if any(abs(weight) > LARGEST_WEIGHT for weight in row):
+                raise PlanError(
+                    f"row {i} of weights has {max(row, key=abs):g}: none is beyond "
+                    f"{LARGEST_WEIGHT:g}, since a row adds up to about 1"
+                )
             if not 1 <= len(row) <= i + 1:
                 raise PlanError(
                     f"row {i} of weights has {len(row)} numbers; {i + 1} velocities are known there"

@@ -16,6 +16,9 @@ from tacache.storage.files import FileRecord, Frozen
 
 # A grid may leave the measured range by this share of its span (UniPC starts at 0.999999, not 1).
 RANGE_TOLERANCE = 1e-3
+# Of magnitude and direction: a velocity that grows or turns by a hundred times its length in a step
+# of 1/10,000 has as much, and no model is near it.
+LARGEST_RATE = 1e6
 
 
 class Origin(Frozen):
@@ -48,7 +51,7 @@ class Profile(FileRecord):
     REMEDY: ClassVar[str] = "Calibrate again, or restore the file from where it came from"
 
     times: tuple[float, ...]
-    samples: Annotated[int, Field(ge=1)]
+    samples: Annotated[int, Field(ge=1, le=10**9)]
     magnitude: tuple[float, ...]
     magnitude_std: tuple[float, ...]
     direction: tuple[float, ...]
@@ -67,6 +70,7 @@ class Profile(FileRecord):
                 )
             if name != "magnitude" and min(values) < 0:
                 raise ProfileError(f"'{name}' has a negative number, {min(values)}")
+            check_rates(name, values, ProfileError)
         return self
 
     @property
@@ -175,6 +179,13 @@ class Profile(FileRecord):
             breaks=self.breaks,
             host=self.host,
         )
+
+
+def check_rates(name: str, values: Sequence[float], error: type[TACacheError]) -> None:
+    """Refuse rates that no run has, and that would leave no finite result."""
+    largest = max(values, key=abs)
+    if abs(largest) > LARGEST_RATE:
+        raise error(f"'{name}' has {largest:g}: no velocity changes by more than {LARGEST_RATE:g}")
 
 
 def profile_times(times: Iterable[float]) -> tuple[float, ...]:

@@ -95,4 +95,11 @@ def _prompt_of(line: str, where: str) -> str:
         raise HostError(f'{where}: expected {{"prompt": "..."}}, found {line[:60]!r}') from error
     if not isinstance(prompt, str):
         raise HostError(f"{where}: the prompt is not a text but {prompt!r}")
+    if not is_text(prompt):
+        raise HostError(f"{where}: the prompt holds half of a character (a lone surrogate)")
     return prompt
+
+
+def is_text(prompt: str) -> bool:
+    """Whether a prompt can be written to a file: JSON may name half of a surrogate pair."""
+    return prompt.encode(errors="ignore").decode() == prompt

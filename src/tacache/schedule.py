@@ -97,6 +97,19 @@ def longest_intervals(steps: int, max_skip: int, breaks: Sequence[int] = ()) -> 
     return [1 if n in breaks else min(max_skip, end - n) for n, end in enumerate(ends)]
 
 
+def least_max_skip(steps: int, evaluations: int, breaks: Sequence[int] = ()) -> int:
+    """The paper's longest interval or, where the budget needs longer ones, the shortest that do.
+
+    Where no interval is long enough for the budget, that is as many steps as there are.
+    """
+    enough = (
+        longest
+        for longest in range(MAX_SKIP, steps)
+        if len(walk(longest_intervals(steps, longest, breaks))) <= evaluations
+    )
+    return next(enough, max(MAX_SKIP, steps))
+
+
 def split_widest(
     anchors: Sequence[int], variation: Sequence[float], evaluations: int
 ) -> tuple[int, ...]:
@@ -123,7 +136,7 @@ def check_limits(
     tau_d: float | None = None,
     ratio: float | None = None,
 ) -> None:
-    """Thresholds are finite and not negative, a ratio is positive, max_skip is at least 1."""
+    """Refuse negative or infinite thresholds, a ratio that is not positive, max_skip below 1."""
     for name, value in (("tau_k", tau_k), ("tau_d", tau_d)):
         if value is not None and not 0 <= value < math.inf:
             raise PlanError(f"{name} is a finite number from 0 up, not {value}")

@@ -6,11 +6,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tacache.carrying import carry, memory_rate, memory_sums
 from tacache.errors import HostError
 from tacache.plan import Plan, check_plan
-from tacache.rules import Arc, start_arc, weighted_sum
-from tacache.velocity import Condition, Velocity, batches, check_velocity, euler
+from tacache.rules import Arc, carry, memory_rate, memory_sums, start_arc, weighted_sum
+from tacache.velocity import Condition, Velocity, batches, check_finite, check_velocity, euler
 
 
 class Stepper:
@@ -48,6 +47,11 @@ class Stepper:
         """Whether the step to come is an anchor."""
         return self.step in self._anchors
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps of the plan are taken."""
+        return self.step >= self.plan.steps
+
     def velocity(self, x: Tensor, evaluate: Callable[[], Tensor]) -> Tensor:
         """The velocity to take this step with; `evaluate` is called at anchors only."""
         v = self._current(x, evaluate)
@@ -68,7 +72,7 @@ class Stepper:
 
     def _current(self, x: Tensor, evaluate: Callable[[], Tensor]) -> Tensor:
         """The velocity of the step where the stepper stands."""
-        if self.step >= self.plan.steps:
+        if self.is_done:
             raise HostError(
                 f"all {self.plan.steps} steps of the plan are done: call reset() before a new run"
             )
@@ -83,13 +87,13 @@ class Stepper:
         return self._skip(x)
 
     def _move_to(self, step: int) -> None:
-        """Stand at `step`: while the model or a decoder runs, only what is used later is kept.
+        """Move to `step` and keep only what is used later, while the model or a decoder runs.
 
         Those are evaluated velocities, one fewer than a rule uses, or the memory that is carried;
         after the last step none.
         """
         self.step = step
-        if step >= self.plan.steps:
+        if self.is_done:
             self.forget()
         elif self.evaluates:
             self._arc = self._average = None
@@ -114,7 +118,7 @@ class Stepper:
         return self._average
 
     def _kept(self, v: Tensor) -> tuple[Tensor, ...]:
-        """The history with v: copies, since the caller may write into v, and a CUDA graph will."""
+        """The history with a copy of v: the caller may write into v, and a CUDA graph does."""
         if self.plan.weights is None or self.plan.memory is None:
             return (v.clone(), *self._history)
         following = self.plan.weights[self._number + 1 :]
@@ -127,7 +131,7 @@ class Stepper:
 
     @property
     def _number(self) -> int:
-        """Of the anchor where the stepper stands."""
+        """The number of the anchor where the stepper stands."""
         return self.plan.anchors.index(self.step)
 
     def _skip(self, x: Tensor) -> Tensor:
@@ -153,8 +157,8 @@ def sample(
     (batch,) = batches(noise, condition)
     x, stepper = batch.noise, Stepper(plan)
     advance = stepper.velocity if plan.weights is None else stepper.jump
-    while (n := stepper.step) < plan.steps:
-        t = plan.times[n]
+    while not stepper.is_done:
+        t = plan.times[stepper.step]
         v = advance(x, partial(velocity, x, t, **batch.condition))
         x = euler(x, v, t, plan.times[stepper.step])
-    return x
+    return check_finite(x)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from tacache.errors import HostError
@@ -62,6 +63,19 @@ def check_velocity(v: Tensor, x: Tensor) -> Tensor:
     if v.shape != x.shape:
         raise HostError(f"the velocity has shape {tuple(v.shape)}, but the state {tuple(x.shape)}")
     return v
+
+
+def check_finite(x: Tensor) -> Tensor:
+    """`x`, if all of it is finite: for the end of a run, since it waits for the device.
+
+    What is not finite on the way stays so to the end, so that one look is enough.
+    """
+    if x.device.type == "meta" or bool(torch.isfinite(x).all()):
+        return x
+    raise HostError(
+        f"the run's result in {str(x.dtype).removeprefix('torch.')} is not finite: run it without "
+        "the plan; if that is finite, the plan's numbers are not this model's, so make it again"
+    )
 
 
 def euler(x: Tensor, v: Tensor, t: float, t_next: float) -> Tensor:

@@ -1,5 +1,6 @@
 """`tacache.bagel`: plans followed and refused, on the stand-in and, with BAGEL_PATH, on BAGEL."""
 
+import inspect
 import logging
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -193,9 +194,8 @@ def test_50_timesteps_are_49_steps(hosted):
 
 def test_a_flow_outside_a_run_is_the_models_own(stand_in, stand_in_plan):
     packed = packed_arguments(stand_in.inferencer, ["a fox"], [SIZE])
-    names = ("packed_vae_token_indexes", "packed_vae_position_ids", "packed_text_ids")
-    more = ("packed_text_indexes", "packed_seqlens", "past_key_values")
-    arguments = {name: packed[name] for name in (*names, *more)}
+    taken = inspect.signature(stand_in.model._forward_flow).parameters
+    arguments = {name: value for name, value in packed.items() if name in taken}
     arguments |= {"x_t": packed["packed_init_noises"], "timestep": torch.ones(4)}
     plain = stand_in.model._forward_flow(**arguments)
     with applied(stand_in.model, stand_in_plan):
@@ -218,7 +218,8 @@ def test_on_a_gpu_skipped_steps_wait_for_nothing(tmp_path):
     x = arguments["packed_init_noises"]
     v = x.bfloat16() + 1
     for n in range(plan.steps):
-        torch.cuda.set_sync_debug_mode("error")
+        last = n == plan.steps - 1  # where the run is looked at once
+        torch.cuda.set_sync_debug_mode("default" if last else "error")
         try:
             made = following.velocity(x, lambda n=n: v * (1 + n / 50))
         finally:
@@ -226,6 +227,16 @@ def test_on_a_gpu_skipped_steps_wait_for_nothing(tmp_path):
         assert made.dtype == torch.bfloat16
     fitted_plan = fit_plan(inferencer, ["a", "b", "c d"], evaluations=6, search=False, **CALL)
     assert fitted_plan.certificate.drift < 0.1
+
+
+def test_a_result_that_is_not_finite_is_an_error(stand_in, stand_in_plan):
+    following, arguments = Following(stand_in_plan), _packed(stand_in.inferencer)
+    following.start(run_of(stand_in.model, {**arguments, **stand_in_plan.host.call}))
+    x = arguments["packed_init_noises"]
+    for _ in range(stand_in_plan.steps - 1):
+        following.velocity(x, lambda: x * float("nan"))
+    with pytest.raises(HostError, match="is not finite"):
+        following.velocity(x, lambda: x * float("nan"))
 
 
 def _packed(inferencer):

@@ -322,11 +322,11 @@ def test_a_file_of_another_kind_is_not_overwritten(folders, flux_plan, tmp_path)
     before = profile.read_bytes()
     refused = run("plan", profile, "--evaluations", 5, "-o", profile)
     assert refused.exit_code == 2
-    assert "is a tacache-profile file, and would be lost: name another file" in refused.stderr
+    assert "is there and is not a tacache-plan file: name another file" in refused.stderr
     assert profile.read_bytes() == before
     again = run("calibrate", folders / "flux", "--count", 1, "--steps", 4, "-o", flux_plan)
     assert again.exit_code == 2
-    assert "is a tacache-plan file, and would be lost" in again.stderr
+    assert "is there and is not a tacache-profile file" in again.stderr
 
 
 def test_a_saved_plan_is_compared_and_a_file_is_no_folder(folders, flux_plan, tmp_path):

@@ -107,6 +107,24 @@ def test_mistakes_are_one_line(results, tmp_path):
     assert not Path("report").exists()
 
 
+@pytest.mark.usefixtures("quick")
+def test_only_a_report_is_written_over(results, tmp_path):
+    (tmp_path / "out").mkdir()
+    notes = tmp_path / "out" / "main.md"
+    notes.write_text("do not lose this\n")
+    assert "no report wrote it" in one_line(run(results, "-o", tmp_path / "out"))
+    assert notes.read_text() == "do not lose this\n"
+    notes.unlink()
+    for _ in range(2):
+        assert run(results, "-o", tmp_path / "out").exit_code == 0
+
+
+def test_a_record_with_a_huge_number_is_one_line(results, tmp_path):
+    text = results.read_text().replace('"psnr": ', '"psnr": 1e308, "other": ', 1)
+    results.write_text(text)
+    assert "psnr' is beyond 1e+30" in one_line(run(results, "-o", tmp_path / "out"))
+
+
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
 def test_what_is_missing_is_said_before_anything_is_written(
     results, tmp_path, package, monkeypatch

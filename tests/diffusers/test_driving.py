@@ -19,7 +19,7 @@ from torch import Tensor
 import tacache
 from tacache import HostError, Plan
 from tacache.diffusers import apply, calibrate
-from tacache.diffusers.driving import DrivenRun, drive
+from tacache.diffusers.driving import CHECKED, DrivenRun, drive
 from tacache.velocity import euler
 from tests.diffusers_support import (
     REFUSED,
@@ -602,3 +602,45 @@ def test_a_plain_object_can_be_driven():
 def test_odd_loops_are_refused(odd, message):
     with pytest.raises(HostError, match=message), drive(odd) as run:
         run.finish(walk(run)[0])
+
+
+# --- a driven call is compared with a plain one -----------------------------------------------
+
+
+def test_the_first_driven_call_of_a_kind_is_compared_with_a_plain_one():
+    CHECKED.clear()
+    counts = []
+    for _ in range(2):
+        pipe = FLUX.build()
+        with counted(pipe, FLUX.denoisers) as calls, drive(pipe, **call_of(FLUX)):
+            counts.append(len(calls))
+    assert counts == [2, 1]
+
+
+def test_noise_of_the_global_generator_is_the_same_in_both():
+    CHECKED.clear()
+    call = call_of(FLUX)
+    del call["generator"]
+    torch.manual_seed(3)
+    with drive(FLUX.build(), **call) as run:
+        noise = run.noise
+    after = torch.rand(1)
+    torch.manual_seed(3)
+    with drive(FLUX.build(), **call) as run:
+        assert torch.equal(run.noise, noise)
+    assert torch.equal(torch.rand(1), after)
+
+
+def test_a_pipeline_that_is_another_one_when_driven_is_refused():
+    class Shy(FluxPipeline):
+        def prepare_latents(self, *args: Any, **kwargs: Any) -> Any:
+            latents, ids = super().prepare_latents(*args, **kwargs)
+            alone = threading.current_thread() is threading.main_thread()
+            return (latents if alone else 2 * latents), ids
+
+    pipe = Shy(**FLUX.build().components)
+    with (
+        pytest.raises(HostError, match="another state and velocity and result than in a plain"),
+        drive(pipe, **call_of(FLUX)),
+    ):
+        pass

@@ -105,6 +105,9 @@ def rated(times: tuple[float, ...], **fields: Any) -> Profile:
     )
 
 
+SAID = {"strength": 1.0, "breaks": ()}  # what a loop without a pipeline has to say
+
+
 def carrying(plain: Any, plan: Plan, **fields: Any) -> Any:
     """The plain scheduler's class with a plan, made as `from_pretrained` makes it."""
     carrier = plan_scheduler(type(plain))
@@ -159,10 +162,10 @@ def test_signatures_stay_the_parents(plain, method):
     assert inspect.signature(getattr(carrier, method)) == expected
 
 
-def test_the_constructor_adds_two_keywords(plain):
+def test_the_constructor_adds_three_keywords(plain):
     parent = inspect.signature(type(plain).__init__).parameters
     found = dict(inspect.signature(plan_scheduler(type(plain)).__init__).parameters)
-    for name in ("plan", "strength"):
+    for name in ("plan", "strength", "breaks"):
         added = found.pop(name)
         assert (added.kind, added.default) == (inspect.Parameter.KEYWORD_ONLY, None)
     assert found == dict(parent)
@@ -388,18 +391,28 @@ def waits_of(scheduler: Any) -> int:
 
 
 @pytest.mark.parametrize("rule", ["tasu", "magnitude", "direction", "reuse"])
-def test_a_run_waits_for_the_device_no_more_than_the_parents(plain, rule):
+def test_a_run_waits_for_the_device_once_more_than_the_parents(plain, rule):
     with Waits() as guard:
         torch.ones(1).item()
     assert guard.count == 1
     plan = make_plan(rated(times_of(plain)), evaluations=EVALUATIONS, rule=rule)
-    assert waits_of(carrying(plain, plan)) == waits_of(plain)
+    assert waits_of(carrying(plain, plan)) == waits_of(plain) + 1  # whether its end is finite
 
 
-def test_euler_never_waits(euler):
+def test_euler_waits_at_its_end_alone(euler):
     plan = make_plan(rated(times_of(euler)), evaluations=EVALUATIONS)
-    assert waits_of(carrying(euler, plan)) == 0
-    assert waits_of(carrying(euler, fitted(times_of(euler), (0, 1, 4, 8)))) == 0
+    assert waits_of(carrying(euler, plan)) == 1
+    assert waits_of(carrying(euler, fitted(times_of(euler), (0, 1, 4, 8)))) == 1
+
+
+def test_a_result_that_is_not_finite_is_an_error(euler):
+    scheduler = carrying(euler, make_plan(rated(times_of(euler)), evaluations=EVALUATIONS))
+    scheduler.set_timesteps(STEPS)
+    x = noise()
+    for t in scheduler.timesteps[:-1]:
+        x = scheduler.step(x * float("nan"), t, x, return_dict=False)[0]
+    with pytest.raises(HostError, match="is not finite"):
+        scheduler.step(x, scheduler.timesteps[-1], x, return_dict=False)
 
 
 @pytest.mark.cuda
@@ -414,7 +427,7 @@ def test_a_step_does_not_wait_for_cuda(name):
         one.set_timesteps(STEPS, device="cuda")
         one.set_begin_index(0)
         x, count = noise().cuda(), 0
-        for t in one.timesteps:
+        for t in one.timesteps[:-1]:  # at the last one the result is looked at
             v = velocity(x, t)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -455,7 +468,7 @@ def test_dynamic_shifting_reaches_the_plan(caplog):
     grid = {"sigmas": torch.linspace(1, 1 / STEPS, STEPS).tolist()}
     times = {mu: times_of(plain, num_inference_steps=None, mu=mu, **grid) for mu in (0.6, 1.15)}
     plan = make_plan(rated(times[0.6]), evaluations=EVALUATIONS)
-    scheduler = carrying(plain, plan)
+    scheduler = carrying(plain, plan, **SAID)
     retrieve_timesteps(scheduler, mu=0.6, **grid)
     assert scheduler.run_plan == plan
     assert not caplog.records
@@ -502,7 +515,7 @@ def test_one_step_is_one_evaluation(euler):
 def test_a_fitted_plan_warns_at_another_shift(caplog):
     plan = fitted(tuple(time_grid(STEPS, shift=3.0)), (0, 1, 4, 8))
     other = diffusers.FlowMatchEulerDiscreteScheduler(shift=5.0)
-    scheduler = carrying(other, plan)
+    scheduler = carrying(other, plan, **SAID)
     evaluated: list[Tensor] = []
     found = walk(scheduler, seen=evaluated)
     assert len(evaluated) == 4

@@ -14,7 +14,8 @@ from torch import nn
 
 from tacache import HostError, Plan, make_plan
 from tacache.diffusers import applied, apply, calibrate, drive
-from tacache.diffusers.calls import check_call, run_breaks
+from tacache.diffusers.calls import RunningCall, run_breaks
+from tacache.diffusers.checks import check_call
 from tacache.grid import break_steps
 from tacache.moving import from_step
 from tests.diffusers_support import (
@@ -351,10 +352,10 @@ def test_neutral_values_are_fine(name, option):
 def test_other_counts_are_refused(call):
     plan = tasu()
     with pytest.raises(HostError, match=r"counts .* in loop iterations"):
-        check_call(None, call, plan)
-    check_call(None, call, Plan.full(plan.times))
+        check_call(RunningCall(None, call), plan)
+    check_call(RunningCall(None, call), Plan.full(plan.times))
     constant = {"guidance_schedule": [7.0, 7.0], "enable_temporal_reasoning": False}
-    check_call(None, constant, plan)
+    check_call(RunningCall(None, constant), plan)
 
 
 @pytest.fixture(scope="module")

@@ -377,7 +377,11 @@ def test_a_saved_plan_gives_the_same_samples(flow, tmp_path):
         ({"evaluations": 0}, "0 evaluations are impossible"),
         ({"history": 0}, r"history is 1 \(the newest velocity\), 2 .* or 3 .*, not 0"),
         ({"history": 4}, r"or 3 \(a memory of all before the newest\), not 4"),
-        ({"max_evaluations": 100}, "max_evaluations=100 is too few: .* give fewer samples"),
+        ({"max_evaluations": 50}, r"max_evaluations=50 is too few: .* or give fewer samples$"),
+        (
+            {"noise": noise_of(2, SHAPE), "max_evaluations": 50},
+            r"max_evaluations=50 is too few: .* 2 samples take \d+; allow that many$",
+        ),
         ({"noise": torch.ones(4, 2, dtype=torch.int64)}, "floating-point"),
         ({"times": [0.0, 1.0]}, "decreas"),
         ({"batch_size": 0}, "batch_size is at least 1"),

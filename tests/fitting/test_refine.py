@@ -11,8 +11,8 @@ from tacache.fitting.full_runs import record
 from tacache.fitting.lockstep import Problem, lock_step
 from tacache.fitting.refine import DAMPINGS, follow, refine
 from tacache.fitting.samples import FunctionRuns
-from tacache.flows import GaussianMixtureFlow
 from tacache.plan import Plan
+from tests.flows import GaussianMixtureFlow
 
 STEPS, SAMPLES = 24, 12
 

@@ -1,6 +1,7 @@
 """The search for anchors: what it finds, what it costs, and how it goes on after a stop."""
 
 import math
+from statistics import fmean
 
 import pytest
 from support import Counted, KilledError, mixture, noise_of
@@ -11,8 +12,7 @@ from tacache.fitting.anchors import best_anchors
 from tacache.fitting.full_runs import record
 from tacache.fitting.lockstep import Problem, lock_step, log_drift
 from tacache.fitting.samples import FunctionRuns
-from tacache.fitting.search import Tries, search_anchors
-from tacache.fitting.weights import mean
+from tacache.fitting.search import SearchedFits, search_anchors
 
 TIMES = tuple(time_grid(16, shift=2.0))
 SHAPE = (2, 3)
@@ -30,14 +30,14 @@ def problem_of(flow, samples=8):
 
 
 def score(fit):
-    return mean(log_drift(fit))
+    return fmean(log_drift(fit))
 
 
 def test_it_does_not_lose_to_the_program_s_own_anchors(flow):
     problem = problem_of(flow)
     reference = problem.reference
     start = lock_step(problem, best_anchors(reference.errors, reference.growth, BUDGET))
-    found = search_anchors(Tries(problem, 5000), BUDGET)
+    found = search_anchors(SearchedFits(problem, 5000), BUDGET)
     assert score(found) <= score(start)
     assert len(found.anchors) == BUDGET
 
@@ -48,7 +48,7 @@ def test_a_wrong_growth_is_made_up_for(flow):
     growth = [math.exp(4.0 * (1 - n / 16)) for n in range(17)]
     skewed = problem._replace(reference=problem.reference._replace(growth=growth))
     start = lock_step(skewed, best_anchors(skewed.reference.errors, growth, BUDGET))
-    found = search_anchors(Tries(skewed, 5000), BUDGET)
+    found = search_anchors(SearchedFits(skewed, 5000), BUDGET)
     assert score(found) < score(start)
 
 
@@ -57,7 +57,7 @@ def test_it_stays_within_its_budget(flow, budget):
     counted = Counted(flow)
     runs = FunctionRuns(counted, noise_of(8, SHAPE), TIMES, {})
     problem = Problem(runs, record(runs), 4, list(range(8)))
-    before, tries = counted.evaluations, Tries(problem, budget)
+    before, tries = counted.evaluations, SearchedFits(problem, budget)
     found = search_anchors(tries, BUDGET)
     assert (found is None) == (budget < 8 * BUDGET)  # of one fit
     assert counted.evaluations - before == budget - tries.left <= budget
@@ -65,7 +65,7 @@ def test_it_stays_within_its_budget(flow, budget):
 
 def test_anchors_are_fitted_once(flow):
     problem, anchors = problem_of(flow), (0, 2, 5, 8, 12)
-    tries = Tries(problem, 1000)
+    tries = SearchedFits(problem, 1000)
     first = tries.fit(anchors)
     left = tries.left
     assert tries.fit(anchors) is first
@@ -97,27 +97,27 @@ def recorded(velocity, x, path=None):
 
 def test_a_torn_last_line_is_tried_again(flow, tmp_path):
     path, problem = tmp_path / "tries", problem_of(flow)
-    search_anchors(Tries(problem, 400, path), BUDGET)
+    search_anchors(SearchedFits(problem, 400, path), BUDGET)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]) + lines[-1][:20])
-    whole = search_anchors(Tries(problem, 400), BUDGET)
-    again = search_anchors(Tries(problem, 400, path), BUDGET)
+    whole = search_anchors(SearchedFits(problem, 400), BUDGET)
+    again = search_anchors(SearchedFits(problem, 400, path), BUDGET)
     assert again.anchors == whole.anchors
     assert again.weights == whole.weights
-    assert search_anchors(Tries(problem, 400, path), BUDGET).weights == whole.weights
+    assert search_anchors(SearchedFits(problem, 400, path), BUDGET).weights == whole.weights
 
 
 def test_the_tries_of_another_fit_are_refused(flow, tmp_path):
     path, problem = tmp_path / "tries", problem_of(flow)
-    Tries(problem, 400, path).fit((0, 2, 5, 8, 12))
-    with pytest.raises(PlanError, match="tries of another fit: delete it, or name another"):
-        Tries(problem._replace(history=2), 400, path)
+    SearchedFits(problem, 400, path).fit((0, 2, 5, 8, 12))
+    with pytest.raises(PlanError, match=r"fits of another search .*: delete it"):
+        SearchedFits(problem._replace(history=2), 400, path)
     path.write_text("")
-    assert Tries(problem, 400, path).fit((0, 2, 5, 8, 12))
-    assert len(path.read_text().splitlines()) == 2
+    assert SearchedFits(problem, 400, path).fit((0, 2, 5, 8, 12))
+    assert len(path.read_text().splitlines()) == 1
     path.write_text("a shopping list\n")
-    with pytest.raises(PlanError, match="holds no tries of a fit: delete it"):
-        Tries(problem, 400, path)
+    with pytest.raises(PlanError, match=r"is no file of fits.*: delete it"):
+        SearchedFits(problem, 400, path)
 
 
 def test_a_search_gains_on_samples_it_has_not_seen(flow):
@@ -128,4 +128,4 @@ def test_a_search_gains_on_samples_it_has_not_seen(flow):
         plans = [fit_plan(flow, x, TIMES, evaluations=BUDGET, search=s) for s in (False, True)]
         quick, searched = (plan.certificate.drift for plan in plans)
         gains.append(math.log(quick / searched))
-    assert mean(gains) > 0
+    assert fmean(gains) > 0

@@ -1,12 +1,9 @@
-import time
-
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from tacache.errors import HostError
-from tacache.lab.cost import count_flops, latencies, measure_cost, peak_memory, timed
+from tacache.lab.cost import count_flops
 
 on_cuda = [
     pytest.mark.cuda,
@@ -47,57 +44,3 @@ def test_flops_of_a_convolution():
     convolution = nn.Conv2d(3, 5, 3, padding=1)
     x = torch.rand(1, 3, 8, 8)
     assert count_flops(lambda: convolution(x)) == 2 * (5 * 8 * 8) * (3 * 3 * 3)
-
-
-def test_latency_counts_warm_runs_only():
-    calls = []
-
-    def run():
-        time.sleep(0.05 if not calls else 0.002)
-        calls.append(1)
-
-    seconds = latencies(run, "cpu", repeats=3, warmup=1)
-    assert len(seconds) == 3
-    assert len(calls) == 4
-    assert all(second >= 0.002 for second in seconds)
-    assert min(seconds) < 0.05
-
-
-def test_a_cost_is_the_median_with_its_parts(monkeypatch):
-    ticks = iter([0.0, 3.0, 10.0, 11.0, 20.0, 22.0])
-    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
-    a = torch.rand(4, 4)
-    cost = measure_cost(lambda: a @ a, "cpu", repeats=3)
-    assert cost.repeats == (3.0, 1.0, 2.0)
-    assert cost.latency == 2.0
-    assert cost.flops == 2 * 4**3
-    assert cost.peak_memory is None
-    assert cost.notes == ("peak memory not run: torch does not count it on cpu",)
-    assert type(cost).model_validate_json(cost.model_dump_json()) == cost
-
-
-def test_timed_gives_what_the_run_gives():
-    output, seconds = timed(lambda: "picture", "cpu")
-    assert output == "picture"
-    assert seconds >= 0
-
-
-@pytest.mark.parametrize(("repeats", "warmup"), [(0, 1), (1, -1)])
-def test_nothing_to_time(repeats, warmup):
-    with pytest.raises(HostError, match="cannot be timed"):
-        latencies(lambda: None, "cpu", repeats, warmup)
-
-
-def test_memory_is_not_counted_on_the_cpu():
-    assert peak_memory(lambda: torch.rand(10), "cpu") is None
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_time_and_memory_are_the_device_s():
-    a = torch.rand(4096, 4096, device="cuda")
-    cost = measure_cost(lambda: (a @ a).sum(), "cuda", repeats=3)
-    assert cost.latency > 0
-    assert cost.notes == ()
-    assert cost.peak_memory is not None
-    assert cost.peak_memory >= 2 * a.nbytes

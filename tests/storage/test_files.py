@@ -5,7 +5,6 @@ import pytest
 from support import profile_from
 
 from tacache import Origin, Plan, Profile
-from tacache.storage.atomic import write_atomically
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -105,23 +104,3 @@ def test_a_failing_write_leaves_the_old_file_whole_and_nothing_else(broken, tmp_
     monkeypatch.undo()
     assert Profile.load(path) == PROFILE
     assert os.listdir(tmp_path) == ["x.json"]
-
-
-def test_a_write_cut_short_leaves_the_old_file_whole(tmp_path):
-    path = tmp_path / "x.txt"
-    write_atomically(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_atomically(path, "new \ud800")
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["x.txt"]
-
-
-def test_the_new_text_is_never_seen_half_written(tmp_path, monkeypatch):
-    path = tmp_path / "x.txt"
-    write_atomically(path, "old")
-    seen = []
-    fsync = os.fsync
-    monkeypatch.setattr("os.fsync", lambda fd: (seen.append(path.read_text()), fsync(fd)))
-    write_atomically(path, "new")
-    assert seen == ["old"]
-    assert path.read_text() == "new"

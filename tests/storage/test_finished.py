@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import multiprocessing
 import subprocess
 import sys
@@ -37,18 +38,6 @@ def test_without_a_file_nothing_is_kept(profile):
     assert runs.load() == {}
 
 
-@pytest.mark.parametrize("torn", ["{", '{"jo', '{"job": "job", "ru'])
-def test_a_torn_line_is_left_out(tmp_path, profile, torn):
-    path = tmp_path / "x.runs"
-    runs = FinishedRuns(path, "job")
-    runs.add(0, profile)
-    with path.open("a") as file:
-        file.write(torn)
-    assert runs.load() == {0: profile}
-    runs.add(1, profile)
-    assert runs.load() == {0: profile, 1: profile}
-
-
 def test_what_several_processes_add_is_all_there(tmp_path, profile):
     path, context = tmp_path / "x.runs", multiprocessing.get_context("spawn")
     path.write_text('{"job": "job", "ru')
@@ -65,27 +54,31 @@ def add_some(path, profile, number):
         FinishedRuns(path, "job").add(30 * number + run, profile)
 
 
-@pytest.mark.parametrize("text", ["a diary", "a diary\n", '{"job": "job"}\na diary\n'])
-def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, text):
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run": [1]},
+        {"run": True},
+        {"run": -1},
+        {"run": "1"},
+        {"profile": 3},
+        {"profile": [[[]]]},
+        {"samples": 10**6},
+    ],
+)
+def test_a_damaged_run_is_named(tmp_path, profile, change):
     path = tmp_path / "x.runs"
-    path.write_text(text)
-    with pytest.raises(ProfileError, match="is no file of finished runs: name another one"):
-        FinishedRuns(path, "job").load()
-    assert path.read_text() == text
-
-
-@pytest.mark.parametrize("line", ['{"job": "job"}', '{"job": "job", "run": 1}'])
-def test_a_damaged_line_is_named(tmp_path, line):
-    path = tmp_path / "x.runs"
-    path.write_text(line + "\n")
-    with pytest.raises(ProfileError, match="line 1 is damaged"):
+    fields = profile.as_fields() | {"samples": change.pop("samples", profile.samples)}
+    entry = {"job": "job", "run": 1, "profile": fields} | change
+    path.write_text(json.dumps(entry) + "\n")
+    with pytest.raises(ProfileError, match=r"x\.runs"):
         FinishedRuns(path, "job").load()
 
 
 def test_runs_of_another_job_are_refused(tmp_path, profile):
     path = tmp_path / "x.runs"
     FinishedRuns(path, "other").add(0, profile)
-    with pytest.raises(ProfileError, match="runs of another calibration"):
+    with pytest.raises(ProfileError, match="finished runs of another calibration"):
         FinishedRuns(path, "job").load()
 
 

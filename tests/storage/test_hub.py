@@ -127,7 +127,7 @@ def test_the_card_says_what_the_certificates_say(hub, plan, larger):
     push(plan, "me/plans", "5.plan.json")
     text = hub.repos["me/plans"][CARD].decode()
     front, body = text.split("---\n", 2)[1:]
-    assert "library_name: tacache\nbase_model: someone/model\n" in front
+    assert front == "base_model: someone/model\nlibrary_name: tacache\ntags:\n- tacache\n"
     measured = "| 5.plan.json | 5 of 20 | 4.00x | tasu | 36.50 dB | 0.0123 | 4 |"
     unmeasured = "| 9.plan.json | 9 of 20 | 2.22x | tasu | - | - | - |"
     assert body.index(measured) < body.index(unmeasured)
@@ -142,6 +142,26 @@ def test_a_plan_of_no_known_model_has_a_card_too(profile):
     assert "base_model" not in text
     assert "`a.plan.json`: a velocity function" in text
     assert "tacache generate MODEL" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b\nlicense: mit", "a/b\n---\n# Owned", "x | y\n\n# Owned", "a/b\x1b[31m"]
+)
+def test_a_models_name_stays_one_text_of_the_card(profile, name):
+    plan = make_plan(profile, evaluations=5).model_copy(update={"host": Origin(model=name)})
+    text = card("me/plans", {"a|b.plan.json": plan})
+    front, body = text.split("---\n", 2)[1:]
+    assert front == "library_name: tacache\ntags:\n- tacache\n"
+    assert "\n# Owned" not in body
+    assert "\x1b" not in body
+    assert "| a\\|b.plan.json | 5 of 20 |" in body
+
+
+def test_a_plan_of_the_hub_that_is_too_large_is_refused(hub, monkeypatch):
+    monkeypatch.setattr("tacache.storage.reading.LARGEST_FILE", 1000)
+    hub.repos["me/plans"] = {"a.plan.json": bytes(2000)}
+    with pytest.raises(Exception, match=r"me/plans/a.plan.json is not a text of ours"):
+        pull("me/plans")
 
 
 def test_somebody_elses_card_is_left_alone(hub, plan):

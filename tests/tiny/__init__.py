@@ -14,6 +14,7 @@ from tests.tiny import (
     ltx2,
     lumina,
     mochi,
+    modular,
     qwen,
     sana,
     sd3,
@@ -41,6 +42,7 @@ FAMILIES = (
     flux2,
     sdxl,
     skyreels,
+    modular,
 )
 PIPELINES: dict[str, Tiny] = {tiny.name: tiny for family in FAMILIES for tiny in family.PIPELINES}
 

@@ -58,6 +58,23 @@ def counted(pipe: DiffusionPipeline, denoisers: tuple[str, ...]) -> Iterator[lis
             handle.remove()
 
 
+@contextmanager
+def frozen(pipe: DiffusionPipeline, denoisers: tuple[str, ...]) -> Iterator[None]:
+    """Denoisers whose output is always that of their first call."""
+    outputs: dict[nn.Module, Any] = {}
+    handles = [
+        getattr(pipe, name).register_forward_hook(
+            lambda module, _, output: outputs.setdefault(module, output)
+        )
+        for name in denoisers
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def run(tiny: Tiny, pipe: DiffusionPipeline, **overrides: Any) -> Tensor:
     """Five steps to latents, from seed 0 unless told otherwise."""
     options = {

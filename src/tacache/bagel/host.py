@@ -19,7 +19,7 @@ from tacache.bagel.runs import Run, images_of, run_of
 from tacache.errors import HostError
 from tacache.plan import Plan
 from tacache.stepper import Stepper
-from tacache.velocity import check_velocity
+from tacache.velocity import check_finite, check_velocity
 
 METHODS = ("generate_image", "_forward_flow")
 PLAIN = "_tacache_plain"  # on a shadow: the method it stands before
@@ -66,6 +66,9 @@ class Following:
                 stepper.velocity(state[None], functools.partial(_as_sample, v))[0]
                 for stepper, state, v in zip(self._steppers, states, known, strict=True)
             ]
+        if self._steppers[0].is_done:
+            for part in (x, *made):  # on two devices, maybe
+                check_finite(part)
         return made[0] if len(made) == 1 else torch.cat(made)
 
 

@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 from tacache.bagel.runs import SETTINGS, Run, denoiser_name, model_name
-from tacache.errors import HostError
+from tacache.errors import HostError, printable
 from tacache.grid import break_steps, same_grid
 from tacache.moving import at_levels, replan, with_breaks
 from tacache.plan import Plan
@@ -27,7 +27,7 @@ def check_host(model: Any, plan: Plan) -> None:
     if known.model is not None and name is not None and known.model != name:
         logger.warning(
             "the plan was made for %s, this is %s: fine for a fine-tune, else calibrate it",
-            known.model, name,
+            printable(known.model), name,
         )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def _warn_of_settings(plan: Plan, run: Run) -> None:
             continue
         logger.warning(
             "the plan was made at %s=%s, this run has %s: calibrate with it for the best fidelity",
-            name, known[name], run.settings[name],
+            name, printable(known[name]), run.settings[name],
         )  # fmt: skip
 
 

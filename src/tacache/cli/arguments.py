@@ -6,6 +6,7 @@ from typing import Any
 
 from tacache.errors import TACacheError
 from tacache.prompts import check_seeds
+from tacache.storage.atomic import check_writable
 
 
 def named_values(option: str, pairs: list[str] | None) -> list[tuple[str, str]]:
@@ -54,5 +55,4 @@ def words(text: str) -> list[str]:
 
 def check_folder(path: Path) -> None:
     """Stop before the work where its files could not be put into this folder."""
-    if path.exists() and not path.is_dir():
-        raise TACacheError(f"{path} is a file, and a folder is needed: name another")
+    check_writable(path)

@@ -137,6 +137,7 @@ def bench(
     job = replace(_job(model, chosen, arguments, prompts, samples, measured), keep=kept.folder())
     job.check()
     target = out or Path(f"{Path(model).name}.bench.jsonl")
+    check_folder(target.parent)
     host = hosts.load(model, asked)
     first = host.processes().rank == 0
     job = replace(job, methods=expanded(job.methods, host.family))

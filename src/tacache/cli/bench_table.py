@@ -7,8 +7,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from rich.table import Table
+from rich.text import Text
 
 from tacache.cli.printing import print_json, say, show
+from tacache.errors import printable
 
 if TYPE_CHECKING:
     from tacache.lab.bench.records import Record
@@ -77,7 +79,7 @@ def _table(records: Sequence["Record"], metrics: Sequence[str]) -> Table:
     for (method, evaluations), group in groups.items():
         compared = [record.to_full for record in group if record.to_full is not None]
         table.add_row(
-            method,
+            Text(printable(method)),
             str(evaluations or ""),
             f"{fmean(record.spent for record in group):.4g}",
             *([_worth(group)] if inside else []),

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from tacache.cli import hosts
+from tacache.cli.arguments import check_folder
 from tacache.cli.options import (
     OUTPUT,
     SAMPLES,
@@ -21,7 +23,7 @@ from tacache.cli.options import (
     Load,
 )
 from tacache.cli.printing import print_json, say, show, tell
-from tacache.errors import TACacheError
+from tacache.errors import TACacheError, printable
 from tacache.host import Host
 from tacache.plan import Plan
 from tacache.prompts import read_prompts
@@ -137,6 +139,7 @@ def export(
     asked, order = load.checked(model), _order(benchmark, model, way, call, fps)
     if instead.dry_run:
         return _say_what_would_be(order, len(entries), wanted, folder, as_json)
+    check_folder(folder)
     order = replace(order, **samples.taught(model))
     host = hosts.load(model, asked)
     with hosts.threads(model, host):
@@ -242,6 +245,6 @@ def _score(
         return print_json({"file": str(records_file(folder)), "scores": scores})
     table = Table("score", "mean", "samples", box=None)
     for name, (mean, number) in found.items():
-        table.add_row(name, f"{mean:.4f}", f"{number} of {len(records)}")
+        table.add_row(Text(printable(name)), f"{mean:.4f}", f"{number} of {len(records)}")
     show(table)
     say(f"Written to {records_file(folder)}")

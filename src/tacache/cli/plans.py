@@ -1,6 +1,5 @@
 """`tacache plan` (and its `push` and `pull`) and `tacache show`: no model is run."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -18,6 +17,8 @@ from tacache.profile import Profile
 from tacache.rules import PROFILE_RULES
 from tacache.schedule import MAX_SKIP
 from tacache.storage import hub
+from tacache.storage.atomic import write_atomically
+from tacache.storage.reading import parse_json, read_bounded
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def pull(
     target = out or Path(Path(file).name)
     if target.exists() and not force and target.read_bytes() != pulled.to_json().encode():
         raise TACacheError(f"{target} is there and is another plan: give -o, or --force")
-    pulled.save(target)
+    write_atomically(target, pulled.to_json())
     if as_json:
         print_json({"file": str(target), **_plan_facts(pulled)})
     else:
@@ -170,10 +171,10 @@ def show(
 
 def _load_any(path: Path) -> Profile | Plan:
     """Load a profile or a plan, whichever the file says it is."""
-    text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        content = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        text = read_bounded(path)
+        content = parse_json(text)
+    except ValueError as error:
         raise TACacheError(f"{path} is not JSON ({error}): give a profile or a plan") from error
     found = content.get("format") if isinstance(content, dict) else None
     if found == Profile.FORMAT:

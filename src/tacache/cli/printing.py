@@ -6,15 +6,17 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
+from tacache.errors import printable
+
 
 def say(message: str) -> None:
     """Print a line of the result on standard output."""
-    print(message)
+    print(printable(message))
 
 
 def tell(message: str) -> None:
     """Print one line about the run on standard error, where it does not mix with the result."""
-    print(" ".join(message.split()), file=sys.stderr)
+    print(printable(" ".join(message.split())), file=sys.stderr)
 
 
 def show(view: RenderableType) -> None:

@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tacache.errors import printable
 from tacache.plan import Certificate, Plan
 from tacache.profile import Profile
 from tacache.storage.frontier import Frontier
@@ -93,7 +94,7 @@ def frontier_view(frontier: Frontier) -> RenderableType:
     table = Table("evaluations", "speedup", "PSNR, dB", "drift", "plan", box=None)
     for point in frontier.points:
         fidelity = "-" if point.psnr is None else f"{point.psnr:.2f}"
-        row = (f"{point.speedup:.2f}x", fidelity, f"{point.drift:.4f}", Text(point.plan))
+        row = (f"{point.speedup:.2f}x", fidelity, f"{point.drift:.4f}", Text(printable(point.plan)))
         table.add_row(str(point.evaluations), *row)
     return table
 
@@ -112,7 +113,7 @@ def _facts(*rows: tuple[str, str]) -> Table:
     table.add_column(style="dim")
     table.add_column()
     for name, value in rows:
-        table.add_row(name, Text(value))  # names of models are no markup
+        table.add_row(name, Text(printable(value)))  # names of models are no markup
     return table
 
 

@@ -1,7 +1,8 @@
 """What a pipeline was called with, as far as it bears on a plan.
 
-The scheduler is the only thing swapped, so a run's arguments are read where they are: in the frame
-of the pipeline's `__call__`, which is what calls `set_timesteps`. Nothing is written there.
+The scheduler is the only thing that is swapped, so the arguments of a run are read where they are:
+in the frames between the pipeline's `__call__` and `set_timesteps`. Nothing is written there.
+`RunningCall.is_read` says whether all of it could be read; `checks` decides what follows.
 """
 
 import inspect
@@ -9,38 +10,131 @@ import logging
 import math
 import sys
 import types
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diffusers import DiffusionPipeline
-
-from tacache.errors import HostError
-from tacache.plan import Plan
+from diffusers import DiffusionPipeline, ModularPipeline
+from diffusers.modular_pipelines.modular_pipeline import BlockState
 
 logger = logging.getLogger("tacache.diffusers")
 
 
+@dataclass(frozen=True)
+class RunningCall:
+    """The call that runs a scheduler, as far as its frames show it."""
+
+    pipeline: Any = None  # None where no frame holds a pipeline with this scheduler
+    arguments: dict[str, Any] = field(default_factory=dict)
+    is_read: bool = False  # the pipeline's own `__call__` was found
+    is_of_diffusers: bool = False  # and its code is that of diffusers
+    place: tuple[Any, int] | None = None  # the outermost frame's code, and how far it has come
+
+    @property
+    def name(self) -> str:
+        """The pipeline's class, for messages."""
+        return "the loop" if self.pipeline is None else type(self.pipeline).__name__
+
+
 def calling_pipeline(scheduler: Any) -> tuple[Any, dict[str, Any]]:
     """The pipeline that is running this scheduler and its call's arguments; (None, {}) if none."""
+    call = running_call(scheduler)
+    return call.pipeline, call.arguments
+
+
+def running_call(scheduler: Any) -> RunningCall:
+    """The call that is running this scheduler, or the one this scheduler was copied from.
+
+    Arguments of helpers and of loops in functions count too; those nearest to the loop win.
+    """
+    wanted = [scheduler, getattr(scheduler, "_source", None) or scheduler]
+    found = RunningCall()
     frame = sys._getframe(1)  # not this one: a frame that holds itself is freed late, with all else
     while frame is not None:
-        if frame.f_code.co_name == "__call__":
-            owner, arguments = _seen(frame)
-            if getattr(owner, "scheduler", None) is scheduler:
-                return owner, arguments
+        owner, arguments, is_its_call = _seen(frame, wanted)
+        if owner is not None:
+            found = RunningCall(
+                owner,
+                {**arguments, **found.arguments},
+                is_its_call,
+                _is_of_diffusers(owner, frame),
+                (frame.f_code, frame.f_lasti),
+            )
+        if is_its_call:
+            return found
         frame = frame.f_back  # type: ignore[assignment]
-    return None, {}
+    return replace(found, is_of_diffusers=False)
 
 
-def _seen(frame: types.FrameType) -> tuple[Any, dict[str, Any]]:
-    """`self` and the other arguments of a call; no variable of its frame is held afterwards."""
-    names, _, _, values = inspect.getargvalues(frame)
-    owner = values.get("self")
-    arguments = {name: values.get(name) for name in names if name != "self"}
+def _is_of_diffusers(pipeline: Any, frame: types.FrameType) -> bool:
+    """Whether the code that runs the loop is that of diffusers, blocks included."""
+    modules = [frame.f_globals.get("__name__", "")]
+    blocks = [pipeline._blocks] if isinstance(pipeline, ModularPipeline) else []
+    while blocks:
+        block = blocks.pop()
+        modules.append(type(block).__module__)
+        blocks += block.sub_blocks.values()
+    return all(module.split(".")[0] == "diffusers" for module in modules)
+
+
+def _seen(frame: types.FrameType, wanted: list[Any]) -> tuple[Any, dict[str, Any], bool]:
+    """The pipeline among a frame's arguments, the others, and whether this is its `__call__`.
+
+    No variable of the frame is held afterwards.
+    """
+    code = frame.f_code
+    if not code.co_argcount:
+        return None, {}, False
+    names, _, rest, values = inspect.getargvalues(frame)
+    given = {name: values.get(name) for name in names}
+    owner = next((one for name, one in given.items() if _runs(name, one, wanted)), None)
+    is_its_call = owner is not None and owner is given.get("self") and code.co_name == "__call__"
+    if is_its_call and isinstance(owner, ModularPipeline):
+        arguments = _modular_arguments(owner, values)
+    elif owner is not None and isinstance(values.get("block_state"), BlockState):
+        arguments = dict(vars(values["block_state"]))  # a block of a modular pipeline
+    else:
+        kept = {name: one for name, one in given.items() if one is not owner}
+        arguments = {**(values.get(rest) or {}), **kept} if rest else kept
     # Before Python 3.13 these are a copy that lives as long as the frame, first latents included.
     # It is the one that `locals()` gives: only where diffusers has no use for it is it cleared.
-    if isinstance(owner, DiffusionPipeline) and type(values) is dict:
+    if isinstance(owner, DiffusionPipeline) and is_its_call and type(values) is dict:
         values.clear()
-    return owner, arguments
+    return owner, arguments, is_its_call
+
+
+def _runs(name: str, value: Any, wanted: list[Any]) -> bool:
+    """Whether an argument is a pipeline that has one of these schedulers."""
+    if name != "self" and not isinstance(value, DiffusionPipeline | ModularPipeline):
+        return False
+    scheduler = getattr(value, "scheduler", None)
+    return any(scheduler is one for one in wanted)
+
+
+def _modular_arguments(pipeline: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """The inputs of the blocks that this call runs, with their defaults.
+
+    The state holds the defaults of blocks that do not run as well, a `strength` among them. Where
+    it is not known which blocks run, all of it counts.
+    """
+    state = dict(getattr(values.get("state"), "values", {}))
+    given = {name: value for name, value in state.items() if value is not None}
+    try:
+        running = pipeline._blocks.get_execution_blocks(**given)
+    except Exception:  # blocks of the user's own may know no such thing
+        logger.debug("it is not known which blocks run", exc_info=True)
+        return given
+    inputs = [] if running is None else running.inputs
+    return {one.name: given.get(one.name, one.default) for one in inputs if one.name is not None}
+
+
+def as_number(value: Any) -> float | None:
+    """A number of Python, numpy or torch as a float; None for anything else."""
+    if isinstance(value, str | bytes) or not hasattr(value, "__float__"):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):  # arrays and tensors of several numbers
+        return None
 
 
 def run_breaks(pipeline: Any, call: dict[str, Any]) -> tuple[float, ...]:
@@ -70,6 +164,8 @@ def _boundary_level(scheduler: Any, ratio: float) -> float:
 
 def can_start_midway(pipeline: Any) -> bool:
     """Whether the pipeline mixes a picture with noise at a level that `strength` sets."""
+    if isinstance(pipeline, ModularPipeline):
+        return "strength" in {one.name for one in pipeline._blocks.inputs}
     names = inspect.signature(type(pipeline).__call__).parameters
     return (
         "strength" in names
@@ -82,7 +178,7 @@ def start_step(pipeline: Any, steps: int, strength: float | None) -> int:
     """The step a run of this strength starts at, rounded as the pipeline rounds it."""
     if strength is None:
         return 0
-    if pipeline is not None:
+    if hasattr(type(pipeline), "get_timesteps"):
         return _start_of(type(pipeline), steps, strength)
     return int(max(steps - min(steps * strength, steps), 0))
 
@@ -104,99 +200,3 @@ def _start_of(pipeline_class: Any, steps: int, strength: float) -> int:
         stand_in, **{name: known[name] for name in names if name in known}
     )
     return steps - len(timesteps)
-
-
-def check_call(
-    pipeline: Any, call: dict[str, Any], plan: Plan, strength: float | None = None
-) -> None:
-    """Stop where the pipeline counts something in loop iterations, which are fewer now."""
-    if plan.evaluations == plan.steps and strength is None:
-        return
-    name = type(pipeline).__name__
-    _check_strength(name, call)
-    for guider in enabled_guiders(pipeline):
-        _check_guider(name, guider)
-    _check_counted(name, call)
-    if call.get("image_cond_noise_scale"):
-        logger.warning(
-            "%s draws noise in every loop iteration (image_cond_noise_scale=%g): with fewer of "
-            "them the result differs from the full run's", name, call["image_cond_noise_scale"],
-        )  # fmt: skip
-    if has_momentum(pipeline):
-        logger.warning(
-            "the guidance of %s has a momentum, which gathers over loop iterations: with fewer of "
-            "them the result differs from the full run's by more than the plan's steps", name,
-        )  # fmt: skip
-
-
-def _check_strength(name: str, call: dict[str, Any]) -> None:
-    """A start in mid-run is set with the plan, not in the call."""
-    argument = "denoise_strength" if "denoise_strength" in call else "strength"
-    asked = call.get(argument)
-    if isinstance(asked, float | int) and asked < 1:
-        remedy = (
-            f"apply(pipe, plan, strength={asked:g}) starts the plan at that noise level; then call "
-            "the pipeline with strength=1.0"
-            if argument == "strength"
-            else "this pipeline cannot be started midway under a plan"
-        )
-        raise HostError(
-            f"{name} was called with {argument}={asked:g}, counted in its own steps: {remedy}"
-        )
-
-
-def _check_counted(name: str, call: dict[str, Any]) -> None:
-    """Arguments that mean another iteration where there are fewer."""
-    schedule = call.get("guidance_schedule")
-    if schedule is not None and len({float(scale) for scale in schedule}) > 1:
-        raise HostError(
-            f"{name} counts its guidance_schedule in loop iterations, which are fewer under a "
-            "plan: call it with guidance_schedule=None and one guidance_scale"
-        )
-    for argument, neutral in _COUNTED.items():
-        value = call.get(argument, neutral)
-        values = value if isinstance(value, list | tuple) else [value]
-        if any(one is not None and one != neutral for one in values):
-            raise HostError(
-                f"{name} counts {argument}={value!r} in loop iterations, which are fewer and of "
-                f"unequal length under a plan: leave it at {neutral!r}, or run without a plan"
-            )
-
-
-def enabled_guiders(pipeline: Any) -> list[Any]:
-    """The guiders of diffusers that a pipeline's loop may consult."""
-    found = (getattr(pipeline, name, None) for name in ("guider", "ocr_guider"))
-    return [guider for guider in found if getattr(guider, "_enabled", False)]
-
-
-def has_momentum(pipeline: Any) -> bool:
-    """Whether guidance depends on the loop iterations before."""
-    name = "adaptive_projected_guidance_momentum"
-    guided = any(getattr(one, name, None) is not None for one in enabled_guiders(pipeline))
-    return guided or type(pipeline).__name__ in _WITH_MOMENTUM
-
-
-def _check_guider(name: str, guider: Any) -> None:
-    """Stop where a guider would change its ways at some iteration of the loop."""
-    start, stop = getattr(guider, "_start", 0.0), getattr(guider, "_stop", 1.0)
-    later = getattr(guider, "adaptive_projected_guidance_start_step", -1)
-    if (start, stop) != (0.0, 1.0) or later >= 0:
-        changed = f"start={start:g}, stop={stop:g}" + (
-            f", adaptive_projected_guidance_start_step={later}" if later >= 0 else ""
-        )
-        raise HostError(
-            f"the {type(guider).__name__} of {name} changes its guidance by a count of loop "
-            f"iterations ({changed}), which are fewer under a plan: give it start=0, stop=1 and no "
-            "later start (adaptive_projected_guidance_start_step=-1), or run without a plan"
-        )
-
-
-_WITH_MOMENTUM = {"AceStepPipeline"}  # in the loop itself, whatever the arguments
-# argument -> the value that makes no difference between iterations
-_COUNTED: dict[str, Any] = {
-    "control_guidance_start": 0.0,
-    "control_guidance_end": 1.0,
-    "cfg_trunc_ratio": 1.0,
-    "skip_guidance_layers": None,
-    "enable_temporal_reasoning": False,
-}

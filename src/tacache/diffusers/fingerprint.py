@@ -4,7 +4,9 @@ import json
 import logging
 from typing import Any
 
-from tacache.errors import HostError
+import numpy as np
+
+from tacache.errors import HostError, printable
 from tacache.plan import Plan
 from tacache.profile import Origin
 
@@ -18,7 +20,7 @@ def check_host(pipe: Any, plan: Plan) -> None:
     if known.model is not None and model is not None and known.model != model:
         logger.warning(
             "the plan was made for %s, this is %s: fine for a fine-tune, else calibrate it",
-            known.model, model,
+            printable(known.model), model,
         )  # fmt: skip
 
 
@@ -29,13 +31,17 @@ def check_architecture(pipe: Any, plan: Plan) -> None:
         raise HostError(f"the plan was made for {known}, this pipeline runs {found}: calibrate it")
 
 
+def denoiser(pipe: Any) -> Any:
+    """The network that gives the velocity, before any compilation; None where there is none."""
+    found = (getattr(pipe, name, None) for name in ("transformer", "unet", "prior"))
+    network = next((one for one in found if one is not None), None)
+    return getattr(network, "_orig_mod", network)
+
+
 def denoiser_name(pipe: Any) -> str | None:
     """The class of the network that gives the velocity."""
-    for component in ("transformer", "unet", "prior"):
-        network = getattr(pipe, component, None)
-        if network is not None:
-            return type(getattr(network, "_orig_mod", network)).__name__
-    return None
+    network = denoiser(pipe)
+    return None if network is None else type(network).__name__
 
 
 def model_name(pipe: Any) -> str | None:
@@ -70,12 +76,14 @@ def describe(
 
 def settings(call: dict[str, Any]) -> dict[str, Any]:
     """What a call was really made with, defaults filled in: guidance, size, frames, steps."""
-    plain = bool | int | float
-    return {
-        name: value
-        for name, value in call.items()
-        if isinstance(value, plain) and name not in _NO_SETTINGS
-    }
+    plain = {name: _plain_number(value) for name, value in call.items()}
+    return {n: value for n, value in plain.items() if value is not None and n not in _NO_SETTINGS}
+
+
+def _plain_number(value: Any) -> bool | int | float | None:
+    """A number of Python, also where numpy has made it; None for anything else."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, bool | int | float) else None
 
 
 # arguments that say what comes out, not how the run goes

@@ -1,14 +1,12 @@
 """A plan and the run it meets: the same grid or another, the same latents or others."""
 
-import logging
 from typing import Any, TypeGuard
 
+from tacache.diffusers.calls import as_number, logger
 from tacache.errors import HostError
 from tacache.grid import same_grid
 from tacache.moving import at_levels, can_move, from_step, replan, with_breaks
 from tacache.plan import Plan
-
-logger = logging.getLogger("tacache.diffusers")
 
 GUIDANCE = ("guidance_scale", "guidance_scale_2", "true_cfg_scale")
 GUIDANCE_TOLERANCE = 0.1  # of the fitted one, within which weights lose nothing to speak of
@@ -73,8 +71,8 @@ def warn_of_guidance(plan: Plan, call: dict[str, Any]) -> None:
     known = plan.host.call or {}
     for name in GUIDANCE:
         values = (plan.varied or {}).get(name, (known.get(name),))
-        fitted, now = [value for value in values if _is_number(value)], call.get(name)
-        if plan.rule != "fitted" or not fitted or not _is_number(now):
+        fitted, now = [value for value in values if _is_number(value)], as_number(call.get(name))
+        if plan.rule != "fitted" or not fitted or now is None:
             continue
         low, high = min(fitted), max(fitted)
         nearest = min(max(now, low), high)

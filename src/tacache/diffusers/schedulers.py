@@ -8,10 +8,9 @@ grid meanwhile; a fitted plan on Euler takes one step across. The pipeline simpl
 import copy
 import functools
 import inspect
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import diffusers
 import torch
@@ -20,97 +19,31 @@ import torch
 from diffusers import SchedulerMixin
 from torch import Tensor
 
-from tacache.diffusers.calls import calling_pipeline, check_call, run_breaks, start_step
-from tacache.diffusers.fingerprint import check_architecture
-from tacache.diffusers.flow import check_flow_scheduler, run_times
-from tacache.diffusers.matching import check_latent_shape, fit_to_run, warn_of_guidance, with_parts
+from tacache.diffusers.beginning import BeginsRun
+from tacache.diffusers.checks import Said
+from tacache.diffusers.matching import check_latent_shape
 from tacache.errors import HostError
-from tacache.plan import Plan
 from tacache.stepper import Stepper
+from tacache.velocity import check_finite
 
 PREFIX = "Plan"
 
 
-class FullGrid(NamedTuple):
-    """What the parent's `set_timesteps` prepared, and what the steps walk on."""
-
-    timesteps: Tensor
-    sigmas: Tensor
-
-
-class FollowsPlan:
+class FollowsPlan(BeginsRun):
     """Mixin over a flow scheduler; `plan_scheduler` puts the two together."""
-
-    # The parent's attributes, seen as K anchors outside `step` and as N steps inside.
-    timesteps: Tensor
-    sigmas: Tensor
-    num_inference_steps: int
-    config: Any
-    _step_index: int | None
-    _begin_index: int | None
-
-    # Set before the parent's __init__, which may prepare a run already.
-    plan: Plan | None = None
-    strength: float | None = None
-    _stepper: Stepper | None = None
-    _is_copy = False
-
-    def _load_plan(self, plan: dict[str, Any] | None, strength: float | None) -> None:
-        """Take the plan out of the configuration; without one the scheduler acts as its parent."""
-        check_flow_scheduler(self)
-        self.plan = None if plan is None else Plan.from_json(json.dumps(plan), "the plan")
-        self.strength = strength
-
-    def _begin_run(self) -> None:
-        """Fit the plan to the grid that was just built, and show the pipeline its anchors."""
-        if self.plan is None:
-            return
-        pipeline, call = calling_pipeline(self)
-        if pipeline is not None:
-            check_architecture(pipeline, self.plan)
-        times = run_times(self)
-        check_call(pipeline, call, self.plan, self.strength)
-        warn_of_guidance(self.plan, call)
-        start = start_step(pipeline, len(times) - 1, self.strength)
-        plan = fit_to_run(self.plan, times, start)
-        plan = with_parts(plan, run_breaks(pipeline, call))
-        self._has_noise = start == 0
-        self._stepper, self._start = Stepper(plan), start
-        # A copy of a pipeline's scheduler may step something beside the latents (LTX2's audio).
-        self._steps_latents = pipeline is not None or not self._is_copy
-        anchors = [start + n for n in plan.anchors]
-        with torch.inference_mode(False):  # a tensor made in that mode does not count its edits
-            self._full = FullGrid(self.timesteps, self.sigmas.clone())
-            self.sigmas = self._full.sigmas[[*anchors, len(times) - 1]]
-        self.timesteps = self._full.timesteps[anchors]
-        self.num_inference_steps = len(anchors)
-        self._sigmas_version = self.sigmas._version
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy with a run of its own."""
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        copied._is_copy = True
+        copied.__dict__.update(copy.deepcopy(self._own(), memo))
+        copied._source, copied._applied_to = self._source or self, self._applied_to
+        copied._is_told = True
         return copied
 
     def __reduce__(self) -> Any:
         """By the parent, which may be a class of the user's own."""
-        return _made_for, (parent_class(type(self)),), self.__dict__
-
-    @property
-    def run_plan(self) -> Plan | None:
-        """The plan as it fits the run that `set_timesteps` last prepared."""
-        return None if self._stepper is None else self._stepper.plan
-
-    def _check_begin(self, begin: int) -> None:
-        """A pipeline that starts in mid-run would count its start in anchors."""
-        if self._stepper is not None and begin != 0:
-            raise HostError(
-                "the pipeline wants to start in the middle of the run, at its own count of steps "
-                "(strength below 1): apply(pipe, plan, strength=...) starts the plan at that noise "
-                "level; then call the pipeline with strength=1.0"
-            )
+        return _made_for, (parent_class(type(self)),), self._own()
 
     def _walk(self, step: Any, v: Tensor, timestep: Any, x: Tensor, *args: Any, **kw: Any) -> Any:
         """From this anchor to the next, by the parent's `step`."""
@@ -145,7 +78,8 @@ class FollowsPlan:
             yield
         finally:
             self.timesteps, self.sigmas, self.num_inference_steps, self._begin_index = shown
-            self._step_index = sum(n < stepper.step for n in stepper.plan.anchors)
+            done = sum(n < stepper.step for n in stepper.plan.anchors)
+            self._step_index = self._begun + done
 
     def _check_first_step(self, stepper: Stepper, timestep: Any, x: Tensor) -> None:
         if isinstance(timestep, Tensor) and timestep.numel() > 1:
@@ -156,6 +90,7 @@ class FollowsPlan:
         if stepper.step != 0:
             return
         if not self._has_noise:
+            self._is_told = True
             raise HostError(
                 "the pipeline did not mix the picture with noise at the plan's start (strength=1.0 "
                 "means noise alone to it): it cannot be started midway under a plan"
@@ -165,6 +100,10 @@ class FollowsPlan:
             check_latent_shape(stepper.plan, tuple(x.shape[1:]))
         # Where the pipeline did not say where it begins, look once, as the parent would.
         if self._begin_index is None and float(timestep) != float(self.timesteps[0]):
+            if self._skips_nothing:
+                self._check_begin(self.index_for_timestep(timestep))
+                return
+            self._is_told = True
             raise HostError(
                 f"the pipeline starts at timestep {float(timestep):g}, the plan at "
                 f"{float(self.timesteps[0]):g}: apply(pipe, plan, strength=...) sets the start"
@@ -194,17 +133,19 @@ def plan_scheduler(parent: type) -> type:
         *args: Any,
         plan: dict[str, Any] | None = None,
         strength: float | None = None,
+        breaks: Sequence[float] | None = None,
         **kwargs: Any,
     ) -> None:
         plain_init(self, *args, **kwargs)
-        self.register_to_config(plan=plan, strength=strength)
-        self._load_plan(plan, strength)
+        kept = None if breaks is None else list(breaks)
+        self.register_to_config(plan=plan, strength=strength, breaks=kept)
+        self._load_plan(plan, Said(strength, None if breaks is None else tuple(breaks)))
 
     @functools.wraps(plain_set_timesteps)
     def set_timesteps(self: Any, *args: Any, **kwargs: Any) -> None:
-        self._stepper = None
+        before, self._stepper = self._stepper, None
         plain_set_timesteps(self, *args, **kwargs)
-        self._begin_run()
+        self._begin_run(before)
 
     def set_begin_index(self: Any, begin_index: int = 0) -> None:
         self._check_begin(begin_index)
@@ -213,7 +154,7 @@ def plan_scheduler(parent: type) -> type:
     def noticing(method: Any) -> Any:
         @functools.wraps(method)
         def noticed(self: Any, *args: Any, **kwargs: Any) -> Any:
-            self._has_noise = True
+            self._note_noise()
             return method(self, *args, **kwargs)
 
         return noticed
@@ -222,7 +163,10 @@ def plan_scheduler(parent: type) -> type:
     def step(
         self: Any, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any
     ) -> Any:
-        return self._walk(plain_step, model_output, timestep, sample, *args, **kwargs)
+        result = self._walk(plain_step, model_output, timestep, sample, *args, **kwargs)
+        if self._stepper is not None and self._stepper.is_done:
+            check_finite(result[0])
+        return result
 
     members: dict[str, Any] = {
         "__doc__": f"{parent.__name__} that follows a plan.",
@@ -237,7 +181,7 @@ def plan_scheduler(parent: type) -> type:
             members[name] = noticing(getattr(plain, name))
     if not hasattr(parent, "scale_model_input"):  # Bria calls it on every class but the plain one
         members["scale_model_input"] = lambda self, sample, *args, **kwargs: sample
-    _add_parameters(__init__, "plan", "strength")
+    _add_parameters(__init__, "plan", "strength", "breaks")
     return type(f"{PREFIX}{parent.__name__}", (FollowsPlan, parent), members)
 
 

@@ -2,20 +2,22 @@
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from tacache.diffusers.looping import Held, Loop
 from tacache.errors import HostError
 from tacache.fitting.walking import EulerWalk
+
+if TYPE_CHECKING:
+    from tacache.diffusers.driving.loop import Held, Loop
 
 
 class Solver:
     """The pipeline's own solver on a driven run's grid: Euler, or a multistep one with history."""
 
-    def __init__(self, origin: Any, first: Held, loop: Loop) -> None:
+    def __init__(self, origin: Any, first: "Held", loop: "Loop") -> None:
         self._scheduler, self._first, self._loop = copy_run(origin), first, loop
         self.n = 0
 

@@ -9,6 +9,7 @@ fitted to judge the result.
 from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -19,8 +20,7 @@ from tacache.fitting.full_runs import held_out_of, probe_cost, record
 from tacache.fitting.lockstep import Fit, Problem, Reference, lock_step
 from tacache.fitting.refine import follow, needed, refine
 from tacache.fitting.samples import FunctionRuns, Runs
-from tacache.fitting.search import Tries, best_power, search_anchors
-from tacache.fitting.weights import mean
+from tacache.fitting.search import SearchedFits, best_power, search_anchors
 from tacache.grid import break_steps
 from tacache.plan import LONGEST, Certificate, Plan
 from tacache.profile import Origin
@@ -122,7 +122,8 @@ def check_budget(
     if max_evaluations < needed:
         raise PlanError(
             f"max_evaluations={max_evaluations} is too few: the full runs, the probes and the "
-            f"final fit of {runs.total} samples take {needed}; give fewer samples"
+            f"final fit of {runs.total} samples take {needed}; allow that many"
+            + (", or give fewer samples" if runs.total > 2 else "")
         )
 
 
@@ -161,7 +162,7 @@ def fit_budget(
     if search:
         fit, spent = _searched(problem, evaluations, left, path, progress)
     else:
-        tries = Tries(problem, left, path)
+        tries = SearchedFits(problem, left, path)
         fit, spent = _settled(tries, best_power(tries, evaluations), evaluations)
     return _as_plan(problem, fit, reference.spent + spent)
 
@@ -172,7 +173,7 @@ def _searched(
     """The best fit that so many evaluations find, refined with what is over, and those it took."""
     once = len(problem.samples) * evaluations  # what one fit of all samples takes
     aside = needed(problem.reference.held_out, evaluations) + once
-    tries = Tries(problem, left - aside if left - aside >= TRIES * once else left, path)
+    tries = SearchedFits(problem, left - aside if left - aside >= TRIES * once else left, path)
     fit, spent = _settled(tries, search_anchors(tries, evaluations, progress), evaluations)
     weights, more = refine(problem, fit, left - spent - once)
     if weights == fit.weights:
@@ -180,7 +181,7 @@ def _searched(
     return follow(problem, fit.anchors, weights), spent + more + once
 
 
-def _settled(tries: Tries, fit: Fit | None, evaluations: int) -> tuple[Fit, int]:
+def _settled(tries: SearchedFits, fit: Fit | None, evaluations: int) -> tuple[Fit, int]:
     """What the tries found with its states, or the program's anchors, and what that took."""
     if fit is not None:
         return tries.walked(fit), tries.budget - tries.left
@@ -208,8 +209,8 @@ def _as_plan(problem: Problem, fit: Fit, spent: int) -> Plan:
         ),
         certificate=Certificate(
             held_out=reference.held_out,
-            drift=mean(judged),
-            fit_drift=mean(fitted),
+            drift=fmean(judged),
+            fit_drift=fmean(fitted),
             evaluations_spent=spent,
             date=date.today().isoformat(),
         ),

@@ -1,4 +1,4 @@
-"""Where anchors go: a dynamic program over local errors, weighted by how errors grow.
+"""A dynamic program that places anchors by local errors, weighted by how errors grow.
 
 Local errors follow from the inner products of a full run's velocities: the move from one step to
 another is a sum of them, and so is what a weighted sum of two anchors' velocities can say of it.
@@ -24,7 +24,7 @@ def inner_products(velocities: Tensor) -> Floats:
 
 
 def pooled(grams: Sequence[Floats]) -> Floats:
-    """The samples' inner products as one, each divided by how much its velocity changes.
+    """The sum of the samples' inner products, each divided by how much its velocity changes.
 
     Without that, the few samples that turn sharply would decide for all.
     """

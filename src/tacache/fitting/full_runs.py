@@ -1,9 +1,9 @@
 """The reference of a fit: full-step runs of its samples, and how errors made on the way grow."""
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -14,8 +14,8 @@ from tacache.fitting.anchors import growth_between, inner_products, local_errors
 from tacache.fitting.lockstep import Reference
 from tacache.fitting.samples import Runs
 from tacache.fitting.walking import Walk, walk_of
-from tacache.fitting.weights import mean
 from tacache.grid import break_steps
+from tacache.storage.atomic import unwritable, writing
 from tacache.work.progress import track
 
 PROBES, PROBED = (0.1, 0.3, 0.55, 0.8), 4  # where, and on how many samples, growth is measured
@@ -65,19 +65,28 @@ def _kept(path: Path | None, runs: Runs) -> tuple[list[Tensor], list[Tensor]]:
     try:
         found = torch.load(path, weights_only=True)
         same_job = found["times"] == list(runs.times) and found["job"] == runs.job
+        states, velocities = list(found["states"]), list(found["velocities"])
+        same_job = same_job and torch.equal(states[0], start)
     except Exception as error:  # what unpickling raises on a foreign or damaged file is anything
-        raise PlanError(f"{path} holds no runs of a fit, or is damaged: delete it") from error
-    if not same_job or not torch.equal(found["states"][0], start):
+        raise PlanError(
+            f"{path} holds no runs of a fit, is damaged, or an earlier version wrote it: delete it"
+        ) from error
+    if not same_job:
         raise PlanError(f"{path} holds the runs of another fit: delete it, or name another file")
-    return list(found["states"]), list(found["velocities"])
+    shapes = {tuple(tensor.shape) for tensor in (*states, *velocities)}
+    if len(states) != len(velocities) + 1 or shapes != {tuple(start.shape)}:
+        raise PlanError(f"{path} is damaged: delete it")
+    return states, velocities
 
 
 def _keep(path: Path, runs: Runs, states: Sequence[Tensor], velocities: Sequence[Tensor]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write the runs as far as they are, in the place of what was kept before."""
     walked = {"states": torch.stack(list(states)), "velocities": torch.stack(list(velocities))}
-    torch.save({"job": runs.job, "times": list(runs.times), **walked}, draft)
-    draft.replace(path)
+    with writing(path) as draft:
+        try:
+            torch.save({"job": runs.job, "times": list(runs.times), **walked}, draft)
+        except RuntimeError as error:  # what torch says of a full disk
+            raise unwritable(path, error) from error
 
 
 def _growth(runs: Runs, states: Tensor, velocities: Tensor, progress: bool) -> list[float]:
@@ -93,7 +102,7 @@ def _growth(runs: Runs, states: Tensor, velocities: Tensor, progress: bool) -> l
             numbers = [runs.numbers[k] for k in chosen]
             grown = dict(zip(numbers, (result / error).flatten().tolist(), strict=True))
         everyone = runs.gathered(grown).values()
-        found.append(math.exp(mean([math.log(max(g, 1e-3)) for g in everyone])))
+        found.append(math.exp(fmean([math.log(max(g, 1e-3)) for g in everyone])))
     return growth_between(steps, _probed(steps), found)
 
 

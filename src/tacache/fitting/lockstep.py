@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from tacache.carrying import average_of, basis_of
-from tacache.decomposition import norm
+from tacache.decomposition import relative_distance
 from tacache.fitting.anchors import Floats, as_columns
 from tacache.fitting.samples import Runs
 from tacache.fitting.walking import Walk, walk_of
 from tacache.fitting.weights import choose_row
 from tacache.grid import break_steps
+from tacache.rules import average_of, basis_of
 
 Weights = tuple[tuple[float, ...], ...]
 
@@ -121,8 +121,8 @@ def _reach(anchors: Sequence[int], i: int, problem: Problem) -> int:
 
 def drift_of(problem: Problem, x: Tensor) -> dict[int, float]:
     """Relative distance of each sample's result to its reference, by number."""
-    wanted = problem.reference.states[-1][problem.mine].to(x.device).double()
-    found = (norm(x.double() - wanted) / norm(wanted).clamp_min(1e-300)).flatten().tolist()
+    wanted = problem.reference.states[-1][problem.mine].to(x.device)
+    found = relative_distance(x, wanted).flatten().tolist()
     numbers = [problem.runs.numbers[k] for k in problem.mine]
     return problem.runs.gathered(dict(zip(numbers, found, strict=True)))
 

@@ -1,13 +1,14 @@
-"""All weights of a fitted plan at once, for the final error: Gauss-Newton by differences.
+"""One Gauss-Newton step for all weights of a fitted plan, which lowers the final error.
 
 Lock-step fits every interval for itself. What an interval's error becomes at the end depends on all
 that follow; changing each weight a little and running on says how.
 """
 
+from statistics import fmean
+
 import numpy as np
 from torch import Tensor
 
-from tacache.carrying import average_of
 from tacache.fitting.anchors import Floats, as_columns
 from tacache.fitting.lockstep import (
     Fit,
@@ -19,7 +20,8 @@ from tacache.fitting.lockstep import (
     log_drift,
     walk_again,
 )
-from tacache.fitting.weights import FLOOR, TINY, inverse_shares, mean
+from tacache.fitting.weights import FLOOR, TINY, inverse_shares
+from tacache.rules import average_of
 
 CHANGE = 1e-2  # of a weight
 DAMPINGS = (1.0, 0.1, 0.01)  # of the normal equations' diagonal
@@ -34,7 +36,7 @@ def follow(
     known: Fit | None = None,
     first: int = 0,
 ) -> Fit:
-    """The samples by a plan with these weights; from interval `first` on of a known run."""
+    """Run the samples by a plan with these weights; with a known run, from interval `first` on."""
     states = list(known.states[: first + 1]) if known else [problem.runs.noise[problem.mine]]
     velocities = list(known.velocities[: first + 1]) if known else []
     walk = walk_again(problem, known, first)
@@ -69,13 +71,13 @@ def refine(problem: Problem, fit: Fit, budget: int) -> tuple[Weights, int]:
     spent = len(learned.samples) * slopes + len(tried.samples) * trial
     products = _slopes(learned, _part(fit, problem, learned))
     fits = [follow(tried, fit.anchors, _stepped(fit.weights, products, d)) for d in DAMPINGS]
-    best = min(fits, key=lambda one: mean(log_drift(one)))
+    best = min(fits, key=lambda one: fmean(log_drift(one)))
     now = fit._replace(drift={i: fit.drift[i] for i in tried.samples})
     return (best.weights if is_better(best, now, held_out) else fit.weights), spent
 
 
 def needed(held_out: int, evaluations: int) -> int:
-    """About the least that refining takes, with a few weights an interval."""
+    """About the fewest evaluations that refining takes, with a few weights an interval."""
     slopes = round(USUAL * evaluations * (evaluations - 1) / 2)
     trial = len(DAMPINGS) * evaluations
     return FEWEST * (slopes + trial) + held_out * trial
@@ -89,7 +91,7 @@ def _part(fit: Fit, problem: Problem, wanted: Problem) -> Fit:
 
 
 def _slopes(problem: Problem, start: Fit) -> Floats:
-    """Inner products, a sample, of what each weight changes at the end and of what is missing."""
+    """For each sample, inner products of what each weight changes and of what is missing."""
     columns: list[Tensor] = []
     for i, row in enumerate(start.weights):
         for j in range(len(row)):

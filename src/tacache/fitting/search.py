@@ -8,6 +8,8 @@ and so finds hardly anything that holds for its own samples alone.
 import hashlib
 import json
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +17,7 @@ from tacache.errors import PlanError
 from tacache.fitting.anchors import best_anchors
 from tacache.fitting.lockstep import Fit, Problem, is_better, lock_step, log_drift
 from tacache.fitting.refine import follow
-from tacache.fitting.weights import mean
-from tacache.storage.atomic import write_atomically
+from tacache.storage.journal import Journal
 from tacache.work.progress import track
 
 FIRST, FINEST = 0.5, 0.125  # steps of the line search, in powers of two
@@ -24,18 +25,19 @@ MOVES = (1, -1, 2, -2)
 ROUNDS = 20  # of moves, at most
 
 
-class Tries:
+class SearchedFits:
     """Lock-step fits by their anchors, each made once and counted once.
 
     With a file, what was found before a stop is not run again. Only weights and errors are kept
-    there; states are walked anew where a later try goes on from them.
+    there; states are walked anew where a later fit goes on from them.
     """
 
     def __init__(self, problem: Problem, budget: int, path: Path | None = None) -> None:
-        self.problem, self.path = problem, path
+        self.problem = problem
         self.budget = self.left = budget
         self.fits: dict[tuple[int, ...], Fit] = {}
-        self._kept = _read(path, _job(problem)) if path else {}
+        self._journal = Journal(path, {"job": _job(problem)}, "fits", "search", PlanError)
+        self._kept = {fit.anchors: fit for fit in self._journal.read(_as_fit)}
 
     def fit(self, anchors: tuple[int, ...], known: Fit | None = None, first: int = 0) -> Fit | None:
         """The fit at these anchors; None where it would cost more than is left."""
@@ -59,22 +61,17 @@ class Tries:
         return self.fits[fit.anchors]
 
     def _keep(self, fit: Fit) -> None:
-        if self.path is None:
-            return
-        if not self.path.exists():
-            write_atomically(self.path, json.dumps({"job": _job(self.problem)}) + "\n")
-        found = {"anchors": fit.anchors, "weights": fit.weights, "drift": list(fit.drift.items())}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(found) + "\n")
+        drift = list(fit.drift.items())
+        self._journal.append({"anchors": fit.anchors, "weights": fit.weights, "drift": drift})
 
 
-def search_anchors(tries: Tries, evaluations: int, progress: bool = False) -> Fit | None:
+def search_anchors(tries: SearchedFits, evaluations: int, progress: bool = False) -> Fit | None:
     """The best fit that was found while the tries lasted; None where not even one could be made."""
     best = best_power(tries, evaluations)
     return best and _moved_on(tries, best, progress)
 
 
-def best_power(tries: Tries, evaluations: int) -> Fit | None:
+def best_power(tries: SearchedFits, evaluations: int) -> Fit | None:
     """The program's anchors for the power of the growth that serves best, by a line search."""
     reference, found = tries.problem.reference, dict[float, Fit]()
 
@@ -94,7 +91,7 @@ def best_power(tries: Tries, evaluations: int) -> Fit | None:
     return found.get(best)
 
 
-def _moved_on(tries: Tries, best: Fit, progress: bool) -> Fit:
+def _moved_on(tries: SearchedFits, best: Fit, progress: bool) -> Fit:
     """Moves of one anchor that help by more than their standard error, also held-out samples.
 
     What precedes the moved anchor is not run again; late anchors come first, since they cost least.
@@ -126,11 +123,11 @@ def _moved(anchors: tuple[int, ...], j: int, by: int, problem: Problem) -> tuple
 
 
 def _score(fit: Fit) -> float:
-    return mean(log_drift(fit))
+    return fmean(log_drift(fit))
 
 
 def _job(problem: Problem) -> str:
-    """What the tries depend on: a file of others is not read."""
+    """A hash of what the fits depend on: those of other work are not read."""
     runs = problem.runs
     kind = ["carried", problem.history]
     facts = json.dumps([runs.job, runs.times, runs.breaks, kind, problem.samples])
@@ -138,25 +135,8 @@ def _job(problem: Problem) -> str:
     return hashlib.sha256(facts.encode() + ends).hexdigest()
 
 
-def _read(path: Path, job: str) -> dict[tuple[int, ...], Fit]:
-    """The fits a file holds, without states; a last line that was torn by a kill is left out."""
-    if not path.exists() or not path.stat().st_size:
-        path.unlink(missing_ok=True)
-        return {}
-    *lines, torn = path.read_text(encoding="utf-8").split("\n")
-    try:
-        head, *rows = (json.loads(line) for line in lines)
-        if head["job"] != job:
-            raise PlanError(f"{path} holds the tries of another fit: delete it, or name another")
-        found = {tuple(row["anchors"]): _as_fit(row) for row in rows}
-    except (ValueError, KeyError, TypeError) as error:
-        raise PlanError(f"{path} holds no tries of a fit: delete it, or name another") from error
-    if torn:
-        write_atomically(path, "".join(f"{line}\n" for line in lines))
-    return found
-
-
-def _as_fit(row: dict[str, list[list[float]]]) -> Fit:
-    drift = {int(number): value for number, value in row["drift"]}
-    weights = tuple(tuple(weights) for weights in row["weights"])
-    return Fit(tuple(row["anchors"]), weights, (), (), drift)  # type: ignore[arg-type]
+def _as_fit(row: dict[str, Any]) -> Fit:
+    """A kept fit, without its states."""
+    weights = tuple(tuple(float(weight) for weight in weights) for weights in row["weights"])
+    drift = {int(number): float(value) for number, value in row["drift"]}
+    return Fit(tuple(int(n) for n in row["anchors"]), weights, (), (), drift)

@@ -1,4 +1,4 @@
-"""How states move while a fit walks them: by Euler, or by a host's own solver with its memory.
+"""How states move during a fit: by Euler, or by a host's own solver with its memory.
 
 Both are affine in the velocity of an interval: the state at its end is a sum of what each velocity
 contributes. That is all that least squares need.
@@ -14,12 +14,12 @@ from tacache.velocity import euler
 
 
 class Walk(Protocol):
-    """Some samples on their way through the steps, from noise on."""
+    """Some samples that move through the steps, from noise on."""
 
     remembers: bool  # where a step leads depends on those before it
 
     def move(self, x: Tensor, v: Tensor, n: int, m: int) -> Tensor:
-        """The states at step m, from those at step n with one velocity all the way."""
+        """The states at step m that one velocity leads to from those at step n."""
 
     def columns(
         self, x: Tensor, basis: Sequence[Tensor], wanted: Tensor, n: int, m: int
@@ -47,7 +47,7 @@ class EulerWalk:
         self.times = times
 
     def move(self, x: Tensor, v: Tensor, n: int, m: int) -> Tensor:
-        """Eq. 1 across all steps between."""
+        """One Euler step (eq. 1) across all steps between."""
         return euler(x, v, self.times[n], self.times[m])
 
     def columns(

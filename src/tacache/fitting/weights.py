@@ -1,7 +1,7 @@
 """The weights of one interval, from inner products alone: least squares for the mean log error."""
 
 import math
-from collections.abc import Sequence
+from statistics import fmean
 
 import numpy as np
 
@@ -48,7 +48,7 @@ def choose_weights(products: Floats) -> tuple[float, ...]:
 
 
 def solve_weights(products: Floats, ridge: float = RIDGES[0]) -> Floats:
-    """W that minimise the mean log of |target - sum_i w_i v_i|^2 over the samples.
+    """The weights w that minimise the mean log of |target - sum_i w_i v_i|^2 over the samples.
 
     By weighted least squares, each sample weighted by its last error: fidelity is judged in
     decibels, and plain squares would serve the few samples that are hardest to follow.
@@ -81,7 +81,7 @@ def _left_out_error(products: Floats, ridge: float) -> float:
         weights = solve_weights(np.delete(products, s, axis=0), ridge)
         left = _errors(products[s : s + 1], weights)[0] / max(products[s, -1, -1], 1e-300)
         errors.append(math.log(max(left, 1e-14)))
-    return mean(errors)
+    return fmean(errors)
 
 
 def _errors(products: Floats, weights: Floats) -> Floats:
@@ -89,8 +89,3 @@ def _errors(products: Floats, weights: Floats) -> Floats:
     signed = np.append(-weights, 1.0)
     found: Floats = np.einsum("i,sij,j->s", signed, products, signed)
     return found
-
-
-def mean(values: Sequence[float]) -> float:
-    """Of at least one value."""
-    return sum(values) / len(values)

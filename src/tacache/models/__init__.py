@@ -98,7 +98,7 @@ def frame_rate(model: str | None) -> int:
 
 
 def own_prompts(model: str, source: str) -> str | Path:
-    """Where to read prompts from: the model's own set of that name, or the one for its kind."""
+    """The file of prompts of that name: the model's own, or the one for its kind."""
     if Path(source).is_file():
         return source
     if model in EMBEDDED:
@@ -227,7 +227,7 @@ _QUIET = threading.RLock()
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars and hints of the libraries while a small model loads."""
+    """Silence progress bars and hints of the libraries while a small model loads."""
     from diffusers.utils import logging as of_diffusers
     from transformers.utils import logging as of_transformers
 

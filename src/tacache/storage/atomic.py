@@ -1,10 +1,15 @@
 """Files that are complete or not there: a draft beside a file takes its place when it is done."""
 
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tacache.errors import StorageError, first_line
+
+TRIAL = bytes(2**16)  # what a folder must take before long work begins
 
 
 @contextmanager
@@ -12,16 +17,21 @@ def writing(target: Path) -> Iterator[Path]:
     """An empty draft beside `target`, which replaces it when the block ends without an error.
 
     The draft has a name of its own with the target's suffix, and is created exclusively, so that
-    nothing that lay there before is written through. It is removed where the block fails.
+    nothing that lay there before is written through. It is removed where the block fails. What the
+    system refuses, such as a full disk, is a StorageError that names the target.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.stem[:40]}.{uuid.uuid4().hex[:12]}{target.suffix}")
-    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield draft
         with draft.open("rb+") as file:
             os.fsync(file.fileno())
         draft.replace(target)
+    except StorageError:
+        raise
+    except OSError as error:
+        raise unwritable(target, error) from error
     finally:
         draft.unlink(missing_ok=True)
 
@@ -30,3 +40,26 @@ def write_atomically(target: Path, text: str) -> None:
     """Write `text` to `target`: a reader sees the old file or the new one, never half."""
     with writing(target) as draft:
         draft.write_text(text, encoding="utf-8")
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that takes no files, before the work whose results would go there.
+
+    A folder that is not there yet is not made: the nearest one above it is tried.
+    """
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise StorageError(f"{there} is a file, and a folder is needed: name another")
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(TRIAL)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def unwritable(target: Path, error: Exception) -> StorageError:
+    """The error that names the file or folder, with the system's reason and what to do."""
+    reason = getattr(error, "strerror", None) or first_line(error)
+    return StorageError(f"cannot write {target} ({reason}): make room, or name another place")

@@ -10,9 +10,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import Self
 
 from tacache.errors import TACacheError
-from tacache.storage.atomic import write_atomically
-
-OURS = "tacache-"  # how the names of our formats begin
+from tacache.storage.atomic import check_writable, write_atomically
+from tacache.storage.reading import parse_json, read_bounded
 
 
 class Frozen(BaseModel):
@@ -30,13 +29,16 @@ class FileRecord(Frozen):
     REMEDY: ClassVar[str]
     OMITTED: ClassVar[tuple[str, ...]] = ()  # fields that are left out of the file while unset
 
+    def as_fields(self) -> dict[str, Any]:
+        """What the file holds: format, version, and every field that is set."""
+        fields = {"format": self.FORMAT, "version": self.VERSION, **self.model_dump(mode="json")}
+        unset = {name for name in self.OMITTED if fields[name] is None}
+        return {name: value for name, value in fields.items() if name not in unset}
+
     def to_json(self) -> str:
         """The file's text: one field a line, so that files diff well."""
-        fields = {"format": self.FORMAT, "version": self.VERSION, **self.model_dump(mode="json")}
-        for name in self.OMITTED:
-            if fields[name] is None:
-                del fields[name]
-        lines = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
+        fields = self.as_fields().items()
+        lines = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in fields)
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -47,13 +49,15 @@ class FileRecord(Frozen):
 
     @classmethod
     def check_target(cls, path: str | os.PathLike[str]) -> Path:
-        """The path, if such a file may be written there: over none of another kind, or a folder."""
+        """The path, if such a file can be written there: over nothing but one of its own kind."""
         target = Path(path)
         if target.is_dir():
             raise cls.ERROR(f"{target} is a folder: name a file")
-        found = _format_of(target)
-        if found.startswith(OURS) and found != cls.FORMAT:
-            raise cls.ERROR(f"{target} is a {found} file, and would be lost: name another file")
+        if target.exists() and _format_of(target) not in (cls.FORMAT, None):
+            raise cls.ERROR(
+                f"{target} is there and is not a {cls.FORMAT} file: name another file, or delete it"
+            )
+        check_writable(target.parent)
         return target
 
     @classmethod
@@ -61,8 +65,8 @@ class FileRecord(Frozen):
         """Read and validate a file."""
         source = Path(path)
         try:
-            text = source.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_bounded(source)
+        except (OSError, ValueError) as error:
             raise cls.ERROR(f"cannot read {source}: {error}") from error
         return cls.from_json(text, name=str(source))
 
@@ -71,24 +75,21 @@ class FileRecord(Frozen):
         """Parse and validate a file's text; `name` says in errors where it came from."""
         fields = cls._header_checked(text, name)
         try:
-            found = cls.model_validate_json(json.dumps(fields), strict=True)
+            return cls.model_validate_json(json.dumps(fields), strict=True)
         except ValidationError as error:
             raise cls.ERROR(f"{name}: {cls._first_problem(error)}. {cls.REMEDY}") from error
         except TACacheError as error:
             raise cls.ERROR(f"{name}: {error}. {cls.REMEDY}") from error
-        try:
-            json.dumps(fields, allow_nan=False)  # fields of any content are not validated
-        except ValueError as error:
-            raise cls.ERROR(f"{name} has a number that JSON has not: {error}") from error
-        return found
 
     @classmethod
     def _header_checked(cls, text: str, name: str) -> dict[str, Any]:
         """The fields without format and version, which must be ours."""
         try:
-            parsed = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise cls.ERROR(f"{name} is not JSON ({error}). {cls.REMEDY}") from error
+            parsed = parse_json(text)
+        except ValueError as error:
+            raise cls.ERROR(
+                f"{name} is not JSON that can be used ({error}). {cls.REMEDY}"
+            ) from error
         fields: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
         found = fields.pop("format", None)
         if found != cls.FORMAT:
@@ -116,10 +117,11 @@ class FileRecord(Frozen):
         return f"field '{where}': {message}{more}"
 
 
-def _format_of(path: Path) -> str:
-    """The format that a JSON file names; nothing for all other files."""
+def _format_of(path: Path) -> Any:
+    """The format that a JSON file names; None for an empty file, nothing for all other files."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        text = read_bounded(path)
+        content = parse_json(text) if text.strip() else {"format": None}
+    except (OSError, ValueError):
         return ""
-    return str(content.get("format", "")) if isinstance(content, dict) else ""
+    return content.get("format", "") if isinstance(content, dict) else ""

@@ -10,55 +10,34 @@ from torch import Tensor
 
 from tacache.errors import ProfileError
 from tacache.profile import Profile
+from tacache.storage.journal import Journal
 
-START = '{"job": '  # how every line of such a file begins
+MOST_SAMPLES = 10_000  # of one run: a batch, times the walks of the pipelines that repeat theirs
 
 
 class FinishedRuns:
-    """Profiles of finished runs as JSON lines, each with the job it belongs to."""
+    """Profiles of finished runs by their numbers, kept for the job they belong to."""
 
     def __init__(self, path: str | Path | None, job: str) -> None:
-        self._path, self._job = (None if path is None else Path(path)), job
+        place = None if path is None else Path(path)
+        self._journal = Journal(place, {"job": job}, "finished runs", "calibration", ProfileError)
 
     def load(self) -> dict[int, Profile]:
-        """The runs that are done; a file of another job is an error, a torn line is not."""
-        if self._path is None or not self._path.exists():
-            return {}
-        lines = self._path.read_bytes().decode(errors="replace").split("\n")
-        if not all(START.startswith(line[: len(START)]) for line in lines):
-            raise ProfileError(f"{self._path} is no file of finished runs: name another one")
-        found = (self._run(i, line) for i, line in enumerate(lines, 1))
-        return dict(run for run in found if run is not None)
+        """The runs that are done; a file of another job is an error."""
+        return dict(self._journal.read(self._run_of))
 
     def add(self, run: int, profile: Profile) -> None:
-        """Append one finished run, on a line of its own after a torn one.
+        """Keep one finished run; other processes may add to the same file."""
+        self._journal.append({"run": run, "profile": profile.as_fields()})
 
-        Nothing is taken back: other processes add to the same file.
-        """
-        if self._path is None:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        entry = {"job": self._job, "run": run, "profile": json.loads(profile.to_json())}
-        with self._path.open("ab") as file:
-            torn = file.tell() > 0 and not self._path.read_bytes().endswith(b"\n")
-            file.write(b"\n" * torn + json.dumps(entry).encode() + b"\n")
-
-    def _run(self, number: int, line: str) -> tuple[int, Profile] | None:
-        """The run of a whole line; a torn one has none, and is run again."""
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            return None
-        try:
-            job, run, fields = entry["job"], entry["run"], entry["profile"]
-        except KeyError as error:
-            raise ProfileError(f"{self._path}, line {number} is damaged: delete it") from error
-        if job != self._job:
-            raise ProfileError(
-                f"{self._path} holds runs of another calibration: delete it, or give the "
-                "model, prompts, seeds and arguments it was started with"
-            )
-        return run, Profile.from_json(json.dumps(fields), str(self._path))
+    def _run_of(self, entry: dict[str, Any]) -> tuple[int, Profile]:
+        run, fields = entry["run"], entry["profile"]
+        if type(run) is not int or run < 0:
+            raise TypeError("the number of a run is a whole one")
+        profile = Profile.from_json(json.dumps(fields), str(self._journal.path))
+        if profile.samples > MOST_SAMPLES:  # it would outweigh all others
+            raise ValueError(f"one run has no {profile.samples} samples")
+        return run, profile
 
 
 def digest(value: Any) -> str:

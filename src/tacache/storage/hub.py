@@ -1,23 +1,20 @@
 """Plans between people: pushed to a hub with a card that says what they do, and pulled from it."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tacache.errors import PlanError, TACacheError
+from tacache.errors import PlanError, TACacheError, printable
 from tacache.plan import Plan
+from tacache.storage.reading import read_bounded
 
 SUFFIX = ".plan.json"
 CARD = "README.md"
 OURS = "<!-- written by tacache plan push -->"  # in a card that the next push may replace
 
-PAGE = """---
-library_name: tacache
-{base}tags:
-- tacache
----
-{ours}
+PAGE = """{ours}
 # {title}
 
 Plans for TACache (`pip install tacache`): which steps of a sampling run to evaluate, and the
@@ -90,20 +87,24 @@ def pull(
 
 def card(repo: str, plans: Mapping[str, Plan]) -> str:
     """The page of a repository of plans, from their certificates."""
+    from huggingface_hub import ModelCard, ModelCardData
+
     ordered = sorted(plans.items(), key=lambda item: (item[1].evaluations, item[0]))
     file, first = ordered[0]
-    models = [plan.host.model or "" for _, plan in ordered]
-    return PAGE.format(
-        base="".join([f"base_model: {model}\n" for model in models if _on_hub(model)][:1]),
+    models = [plan.host.model for _, plan in ordered if _on_hub(plan.host.model or "")]
+    base = models[0] if models else None
+    data = ModelCardData(library_name="tacache", base_model=base, tags=["tacache"])
+    page = PAGE.format(
         ours=OURS,
         title=repo.rpartition("/")[2],
         rows="\n".join(_row(name, plan) for name, plan in ordered),
         made="\n".join(_made(name, plan) for name, plan in ordered),
         repo=repo,
         evaluations=first.evaluations,
-        model=first.host.model or "MODEL",
-        file=file,
+        model=printable(first.host.model or "MODEL"),
+        file=printable(file),
     )
+    return str(ModelCard(f"---\n{data.to_yaml()}\n---\n{page}"))
 
 
 def _row(name: str, plan: Plan) -> str:
@@ -114,7 +115,8 @@ def _row(name: str, plan: Plan) -> str:
     else:
         psnr = "-" if measured.psnr is None else f"{measured.psnr:.2f} dB"
         cells += [psnr, f"{measured.drift:.4f}", str(measured.held_out)]
-    return f"| {' | '.join(cells)} |"
+    escaped = [printable(cell).replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |"
 
 
 def _made(name: str, plan: Plan) -> str:
@@ -128,12 +130,12 @@ def _made(name: str, plan: Plan) -> str:
     if plan.certificate is not None:
         spent, date = plan.certificate.evaluations_spent, plan.certificate.date
         lines.append(f"  {spent} evaluations were spent on it, {date}")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _on_hub(model: str) -> bool:
-    """Whether a name is a hub id rather than a folder."""
-    return model.count("/") == 1 and not model.startswith((".", "/", "~"))
+    """Whether a name can be a hub id, OWNER/NAME, rather than a folder or anything else."""
+    return re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", model, re.ASCII) is not None
 
 
 def _which(repo: str, files: list[str], chosen: Mapping[str, Plan]) -> str:
@@ -160,9 +162,9 @@ def _files(api: Any, repo: str, revision: str | None = None) -> list[str]:
 def _download(api: Any, repo: str, file: str, revision: str | None = None) -> str:
     path = Path(api.hf_hub_download(repo, file, revision=revision))
     try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise PlanError(f"{repo}/{file} is not a text: {error}") from error
+        return read_bounded(path)
+    except ValueError as error:
+        raise PlanError(f"{repo}/{file} is not a text of ours: {error}") from error
 
 
 @contextmanager

@@ -28,9 +28,9 @@ from tacache.cli import app
 from tacache.errors import HostError
 from tacache.lab.bench import Job, Record, read_records, run_bench, seam
 from tacache.lab.bench.hosts import host_of
-from tacache.lab.bench.inside import peers
 from tacache.lab.bench.judging import FINE, FULL, Judge, euler_walk
 from tacache.lab.bench.machines import installed
+from tacache.lab.bench.model_caches import inside_caches
 from tacache.lab.bench.seam import Calls, SampleVelocity
 from tacache.lab.cost import count_flops
 from tacache.prompts import Sample
@@ -254,7 +254,7 @@ def test_one_call_serves_a_sample_at_all_times(stand_in, monkeypatch):
 # --- refused ----------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not peers(), reason="diffusers cannot be imported")
+@pytest.mark.skipif(not inside_caches(), reason="diffusers cannot be imported")
 def test_caches_inside_the_model_are_recorded_with_the_reason(stand_in, tmp_path):
     asked = job(methods=["dicache"], evaluations=[4], prompts=["a red fox"])
     record = run_bench(stand_in, asked, tmp_path / "r.jsonl")[-1]

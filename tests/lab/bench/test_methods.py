@@ -1,4 +1,4 @@
-"""Methods by name, made ready on a lesson: those inside the model, damped, and fitted."""
+"""Methods by name, made ready on a calibration set: those inside the model, damped, and fitted."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 from tacache import HostError, Plan, PlanError, TACacheError
 from tacache.diffusers.pipeline import PipelineHost
 from tacache.lab.bench import Job, Record, methods, run_bench
-from tacache.lab.bench.inside import LessonTrials, within
-from tacache.lab.bench.lessons import Lesson, record_walk
+from tacache.lab.bench.calibration_sets import CalibrationSet, record_walk
 from tacache.lab.bench.methods import METHODS, Planned, follow, load_settings, published, resolve
+from tacache.lab.bench.model_caches import CalibrationTrials, InsideMethod, within
 from tacache.lab.bench.records import plain
 from tacache.lab.bench.seam import Calls
-from tacache.lab.bench.tries import Tries
+from tacache.lab.bench.tries import KnownTries
 from tacache.lab.methods import Problem
-from tacache.lab.methods.inside import PEERS, Cache
+from tacache.lab.methods.inside import CACHES, Cache
 from tacache.lab.methods.inside.library import FirstBlockSettings
 from tacache.prompts import Sample
 from tests.diffusers_support import counted
@@ -36,7 +36,7 @@ NEEDS_CACHE_DIT = pytest.mark.skipif(
 )
 NAMES = [
     pytest.param(name, marks=NEEDS_CACHE_DIT) if name.startswith("cache-dit") else name
-    for name in PEERS
+    for name in CACHES
 ]
 
 
@@ -57,8 +57,8 @@ def caller(pipe) -> Calls:
 
 
 @pytest.fixture(scope="module")
-def lesson(caller, tmp_path_factory) -> Lesson:
-    made = Lesson(caller, tmp_path_factory.mktemp("lesson"), "given", PROMPTS)
+def calibration_set(caller, tmp_path_factory) -> CalibrationSet:
+    made = CalibrationSet(caller, tmp_path_factory.mktemp("calibration_set"), "given", PROMPTS)
     for subject in made.subjects:
         record_walk(caller, made.folder, subject)
     return made
@@ -76,46 +76,48 @@ def sampled(caller: Calls, method: Any, settings: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_cache_is_tuned_for_its_budget_and_counted_at_the_model(caller, lesson, name):
+def test_a_cache_is_tuned_for_its_budget_and_counted_at_the_model(caller, calibration_set, name):
     method = METHODS[name]
-    settings = method.prepare(lesson, 4)
-    spent = LessonTrials(lesson, PEERS[name]).evaluations(settings)
+    settings = method.prepare(calibration_set, 4)
+    spent = CalibrationTrials(calibration_set, CACHES[name]).evaluations(settings)
     assert 1 <= spent <= 4
     x, velocity = sampled(caller, method, settings)
     assert x.isfinite().all()
     assert set(velocity.evaluated) <= set(caller.times)
     assert velocity.evaluated[0] == caller.times[0]
-    assert len(velocity.evaluated) - 0.5 <= velocity.worth <= STEPS
+    assert len(velocity.evaluated) - 0.5 <= velocity.equivalent_evaluations <= STEPS
     again = load_settings(type(settings).__name__, plain(settings))
     assert again == settings
     assert method.shown(settings) == plain(settings)
 
 
 @pytest.mark.parametrize("name", ["dicache", "diffusers-magcache"])
-def test_a_tuning_inside_the_model_goes_on_without_a_run_twice(caller, lesson, tmp_path, name):
-    first = replace(lesson, tries=Tries(tmp_path / "x.tries"))
+def test_a_tuning_inside_the_model_goes_on_without_a_run_twice(
+    caller, calibration_set, tmp_path, name
+):
+    first = replace(calibration_set, tries=KnownTries(tmp_path / "x.tries"))
     settings = METHODS[name].prepare(first, 4)
     with counted(caller.pipe, FLUX.denoisers) as made:
-        again = replace(lesson, tries=Tries(tmp_path / "x.tries"))
+        again = replace(calibration_set, tries=KnownTries(tmp_path / "x.tries"))
         assert METHODS[name].prepare(again, 4) == settings
     assert not made
 
 
-def test_with_every_step_it_is_the_full_run(caller, lesson):
+def test_with_every_step_it_is_the_full_run(caller, calibration_set):
     method = METHODS["diffusers-fbcache"]
-    x, velocity = sampled(caller, method, method.prepare(lesson, STEPS))
+    x, velocity = sampled(caller, method, method.prepare(calibration_set, STEPS))
     whole = METHODS["fewer"]  # any method without a cache leaves the model alone
     with torch.no_grad(), within(whole, caller, None), caller.open(SUBJECT) as full:
         problem = Problem(full, full.run.noise, caller.times)
         torch.testing.assert_close(x, method.sample(problem, None), rtol=1e-5, atol=1e-5)
     assert velocity.evaluated == full.evaluated == list(caller.times[:-1])
-    assert velocity.worth == STEPS
-    assert full.worth is None
+    assert velocity.equivalent_evaluations == STEPS
+    assert full.equivalent_evaluations is None
 
 
 def test_calls_opened_one_after_the_other_have_caches_in_a_new_state(caller):
     settings = FirstBlockSettings(threshold=1e6)
-    with torch.no_grad(), caller.inside(Cache(PEERS["diffusers-fbcache"], settings)):
+    with torch.no_grad(), caller.inside(Cache(CACHES["diffusers-fbcache"], settings)):
         for _ in range(2):
             with caller.open(SUBJECT) as velocity:
                 problem = Problem(velocity, velocity.run.noise, caller.times)
@@ -123,7 +125,7 @@ def test_calls_opened_one_after_the_other_have_caches_in_a_new_state(caller):
             assert velocity.evaluated == [caller.times[0]]
         with (
             pytest.raises(HostError, match="one at a time"),
-            caller.inside(Cache(PEERS["dicache"], settings)),
+            caller.inside(Cache(CACHES["dicache"], settings)),
         ):
             pass
 
@@ -139,7 +141,7 @@ def test_the_model_is_left_alone_where_a_run_fails(caller, pipe):
         raise RuntimeError("stop")
     assert [list(vars(part)) for part in pipe.transformer.modules()] == before
     with caller.open(SUBJECT) as velocity:
-        assert velocity.worth is None
+        assert velocity.equivalent_evaluations is None
 
 
 def job(**changes: Any) -> Job:
@@ -161,7 +163,7 @@ def test_a_benchmark_gives_them_the_same_noise_and_grid(records):
     full = records["full"].evaluated
     for name, one in records.items():
         assert name == "fewer" or set(one.evaluated) <= set(full)
-        assert (one.worth is None) == (name.partition(":")[0] not in PEERS)
+        assert (one.worth is None) == (name.partition(":")[0] not in CACHES)
     assert records["dicache:flux"].evaluations is None
     lite = records["diffusers-taylorseer-lite"]
     assert lite.worth == lite.spent == 3
@@ -185,39 +187,45 @@ def test_a_model_that_is_not_supported_fails_alone(tmp_path):
     assert "no cache can be put into SD3Transformer2DModel" in found[1].reason
 
 
-def test_without_cache_dit_its_methods_fail_with_the_extra_that_is_missing(lesson, monkeypatch):
+def test_without_cache_dit_its_methods_fail_with_the_extra_that_is_missing(
+    calibration_set, monkeypatch
+):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for name in ("cache-dit", "cache-dit:flux", "cache-dit-taylorseer:flux-fast"):
         with pytest.raises(HostError, match=r"tacache\[peers\]"):
-            resolve(name).method.prepare(lesson, 3)
+            resolve(name).method.prepare(calibration_set, 3)
 
 
 def test_they_are_named_like_the_others():
     assert {"dicache:flux", "cache-dit:flux-fast", "diffusers-magcache:flux"} <= set(published())
     assert not resolve("dicache:flux").method.budgeted
     assert resolve("dicache@1").samples == 1
-    assert [name for name, one in METHODS.items() if getattr(one, "inside", False)] == list(PEERS)
+    inside = [name for name, one in METHODS.items() if isinstance(one, InsideMethod)]
+    assert inside == list(CACHES)
     with pytest.raises(TACacheError, match="no published setting 'sd3': there are flux, wan"):
         resolve("dicache:sd3")
 
 
 @NEEDS_CACHE_DIT
-def test_a_published_setting_that_means_nothing_for_a_model_is_unreachable(lesson):
+def test_a_published_setting_that_means_nothing_for_a_model_is_unreachable(calibration_set):
     with pytest.raises(PlanError, match="8 first and 0 last blocks has none to skip"):
-        resolve("cache-dit:flux").method.prepare(lesson, None)
+        resolve("cache-dit:flux").method.prepare(calibration_set, None)
 
 
 # --- ours -------------------------------------------------------------------------------------
 
 
-def test_damped_is_tasu_with_its_direction_weakened(lesson):
-    damped, tasu = METHODS["damped"].prepare(lesson, 3), METHODS["tasu"].prepare(lesson, 3)
+def test_damped_is_tasu_with_its_direction_weakened(calibration_set):
+    damped, tasu = (
+        METHODS["damped"].prepare(calibration_set, 3),
+        METHODS["tasu"].prepare(calibration_set, 3),
+    )
     assert isinstance(damped, Plan)
     assert damped.rule == "damped"
     assert (damped.anchors, damped.magnitude) == (tasu.anchors, tasu.magnitude)
     assert damped.direction != tasu.direction
     assert all(0 <= a <= b for a, b in zip(damped.direction, tasu.direction, strict=True))
-    with lesson.recording() as recording:
+    with calibration_set.recording() as recording:
         assert torch.isfinite(follow(recording, damped)).all()
     assert METHODS["damped"].shown(damped)["rule"] == "damped"
     assert isinstance(METHODS["damped"], Planned)
@@ -225,23 +233,25 @@ def test_damped_is_tasu_with_its_direction_weakened(lesson):
 
 @pytest.mark.parametrize(("samples", "reason"), [(1, "at least two samples"), (340, "too few")])
 def test_a_fit_that_asks_too_much_is_refused_before_it_starts(
-    caller, lesson, pipe, samples, reason
+    caller, calibration_set, pipe, samples, reason
 ):
-    class Same(Lesson):
+    class Same(CalibrationSet):
         """All samples are the first two, which are recorded."""
 
         @property
         def subjects(self) -> list[Sample]:
-            return [lesson.subjects[i % 2] for i in range(len(self.prompts))]
+            return [calibration_set.subjects[i % 2] for i in range(len(self.prompts))]
 
-    taught = Same(caller, lesson.folder, "given", tuple(f"prompt {i}" for i in range(samples)))
+    doubled = Same(
+        caller, calibration_set.folder, "given", tuple(f"prompt {i}" for i in range(samples))
+    )
     with counted(pipe, FLUX.denoisers) as calls, pytest.raises(PlanError, match=reason):
-        METHODS["fitted"].prepare(taught, 3)
+        METHODS["fitted"].prepare(doubled, 3)
     assert not calls
 
 
 def test_every_method_says_what_it_is_in_the_help_of_its_module():
-    assert [name for name in ("damped", *PEERS) if name not in (methods.__doc__ or "")] == []
+    assert [name for name in ("damped", *CACHES) if name not in (methods.__doc__ or "")] == []
 
 
 @NEEDS_CACHE_DIT
@@ -249,4 +259,4 @@ def test_a_cache_that_averages_over_processes_says_how_to_run_it(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     with pytest.raises(HostError, match="without torchrun, in one process, with --retry-failed"):
-        PEERS["cache-dit"].available()
+        CACHES["cache-dit"].available()

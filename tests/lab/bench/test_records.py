@@ -15,7 +15,7 @@ from tacache.lab.bench.records import (
     Record,
     RecordError,
     RecordFile,
-    Taught,
+    TunedOn,
     read_records,
     rounded,
 )
@@ -38,7 +38,7 @@ def record(**changes: Any) -> Record:
         "seconds": 0.5,
         "prepare_seconds": 2.0,
         "to_full": Fidelity(drift=0.125, metrics={"psnr": 30.5, "lpips": "not run: no weights"}),
-        "taught": Taught(source="calibration", samples=8, prompts_sha256="cd", seconds=4.0),
+        "taught": TunedOn(source="calibration", samples=8, prompts_sha256="cd", seconds=4.0),
         "steps": 4,
         "fine": None,
         "host": Origin(kind="diffusers", pipeline="FluxPipeline", call={"height": 32}),

@@ -28,13 +28,15 @@ from tacache.lab.bench import (
     run_bench,
     seam,
 )
-from tacache.lab.bench.lessons import FIRST_SEED, Lesson, record_walk
-from tacache.lab.bench.methods import METHODS, Planned, Rival, resolve
+from tacache.lab.bench.calibration_sets import FIRST_SEED, CalibrationSet, record_walk
+from tacache.lab.bench.methods import METHODS, Planned, resolve
+from tacache.lab.bench.rivals import Rival
 from tacache.lab.bench.runner import Bench, drop_failed
 from tacache.lab.bench.seam import Calls
 from tacache.lab.methods import BASELINES
 from tacache.lab.methods.budcache import BudCache
-from tacache.lab.methods.inside import PEERS
+from tacache.lab.methods.inside import CACHES
+from tacache.lab.methods.online import OnlineRule
 from tacache.plan import Plan
 from tacache.prompts import Sample, read_prompts
 from tests.diffusers_support import counted
@@ -44,7 +46,7 @@ FLUX = PIPELINES["flux"]
 STEPS = 8
 ROOT = Path(__file__).parents[3]
 # those inside the model are counted at its blocks: test_bench_methods.py
-OUTSIDE = [name for name in METHODS if name not in PEERS]
+OUTSIDE = [name for name in METHODS if name not in CACHES]
 QUICK = [name for name in OUTSIDE if name not in ("budcache", "fitted")]
 
 
@@ -113,7 +115,7 @@ def test_every_method_ran_and_none_spent_more_than_its_budget(all_methods):
     }
     assert len(records) == 2 + 2 * (len(QUICK) + 1) + 2 + 2
     for record in (r for r in records if r.status == "done"):
-        if not (record.method in BASELINES and BASELINES[record.method].online):
+        if not (record.method in BASELINES and isinstance(BASELINES[record.method], OnlineRule)):
             assert record.spent <= (record.evaluations or STEPS)
 
 
@@ -244,11 +246,11 @@ def test_records_say_what_was_run(all_methods):
 
 def test_the_best_ratio_is_no_worse_than_the_papers_on_calibration(pipe, tmp_path):
     caller = Calls(PipelineHost(pipe), call(), Sample("a lamp", 0))
-    lesson = Lesson(caller, tmp_path, "given", ("a lamp", "a bowl of soup"))
-    for subject in lesson.subjects:
+    calibration_set = CalibrationSet(caller, tmp_path, "given", ("a lamp", "a bowl of soup"))
+    for subject in calibration_set.subjects:
         record_walk(caller, tmp_path, subject)
-    best, paper = (Planned("tasu", ratio).prepare(lesson, 4) for ratio in (None, 10.0))
-    with lesson.recording() as recording:
+    best, paper = (Planned("tasu", ratio).prepare(calibration_set, 4) for ratio in (None, 10.0))
+    with calibration_set.recording() as recording:
         errors = [recording.error(methods.follow(recording, plan)) for plan in (best, paper)]
     assert errors[0] <= errors[1]
 
@@ -263,7 +265,7 @@ class _Broken(Rival):
 
 
 class _Untunable(Rival):
-    def prepare(self, lesson: Any, evaluations: Any) -> Any:
+    def prepare(self, calibration_set: Any, evaluations: Any) -> Any:
         raise RuntimeError("no such kernel")
 
 

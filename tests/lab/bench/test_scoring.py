@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from tacache.cli import app
 from tacache.errors import HostError
+from tacache.fidelity import CAP
 from tacache.lab.bench import Job, read_records, run_bench, scoring
 from tacache.lab.bench.scoring import Result, as_pixels, compare, detector_of, drift, score
 from tacache.lab.following import Item
@@ -30,7 +31,7 @@ def test_what_needs_no_reference_is_scored_and_the_rest_compared(monkeypatch):
     names = ["psnr", "bright"]
     assert score(MADE, "a fox", names) == {"bright": pytest.approx(float(PIXELS.mean()))}
     found = compare(MADE, MADE, names)
-    assert (found.drift, found.metrics) == (0.0, {"psnr": scoring.LIMIT})
+    assert (found.drift, found.metrics) == (0.0, {"psnr": CAP})
 
 
 def test_a_number_of_its_kind_stands_beside_that_of_all():
@@ -82,7 +83,7 @@ def test_references_and_methods_are_judged_by_the_prompts_answers(tmp_path, monk
         asked.extend(items)
         return [(one.tag, True) for one in items]
 
-    monkeypatch.setattr(verdicts, "follow", follow)
+    monkeypatch.setattr(verdicts, "judge", follow)
     flux = PIPELINES["flux"]
     call = {k: v for k, v in flux.call().items() if k != "prompt"} | {"num_inference_steps": 4}
     job = Job(

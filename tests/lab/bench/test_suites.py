@@ -14,7 +14,8 @@ from tacache.cli import app
 from tacache.cli.bench import _without_doubles
 from tacache.errors import TACacheError
 from tacache.lab.bench import Job, Record, read_records
-from tacache.lab.bench.methods import METHODS, Rival, resolve
+from tacache.lab.bench.methods import METHODS, resolve
+from tacache.lab.bench.rivals import Rival
 from tacache.lab.bench.suites import (
     BUDGETS,
     INSIDE,
@@ -26,7 +27,7 @@ from tacache.lab.bench.suites import (
     without_doubles,
 )
 from tacache.lab.methods.budcache import BudCache
-from tacache.lab.methods.seam import SLACK
+from tacache.lab.methods.tuning import SLACK
 from tacache.prompts import read_prompts
 from tests.tiny import PIPELINES
 

@@ -10,10 +10,9 @@ import torch
 
 from tacache import time_grid
 from tacache.lab.bench import RecordError, read_records, run_bench, runner, seam
+from tacache.lab.bench.calibration_sets import Remembered
 from tacache.lab.bench.jobs import Prepared
-from tacache.lab.bench.lessons import Remembered
 from tacache.lab.bench.locks import held
-from tacache.lab.bench.methods import METHODS
 from tacache.lab.methods import BASELINES, Recording, record
 from tacache.lab.report.studies import read_study
 from tests.diffusers_support import counted
@@ -45,21 +44,6 @@ def test_a_method_that_has_changed_is_made_ready_again(pipe, tmp_path, monkeypat
     monkeypatch.setattr(runner, "code_sha256", lambda method: code(method) + "changed")
     run_bench(pipe, asked, out)
     assert prepared == ["vde", "vde"]
-
-
-def test_the_code_of_a_method_is_its_modules_and_the_core(monkeypatch):
-    runner._files_sha256.cache_clear()
-    codes = [runner.code_sha256(METHODS[name]) for name in ("magcache", "vde", "tasu", "tasu-10")]
-    assert len(set(codes)) == 3  # tasu and tasu-10 are one code
-    runner._files_sha256.cache_clear()
-    read = Path.read_bytes
-    monkeypatch.setattr(
-        Path, "read_bytes", lambda self: read(self) + b"#" * (self.name == "magcache.py")
-    )
-    changed = [runner.code_sha256(METHODS[name]) for name in ("magcache", "vde", "tasu")]
-    runner._files_sha256.cache_clear()
-    assert changed[0] != codes[0]
-    assert changed[1:] == codes[1:3]
 
 
 def test_tuning_evaluates_no_state_twice():

@@ -10,10 +10,10 @@ from PIL import Image
 
 from tacache import Plan, Profile
 from tacache.diffusers import applied, calibrate
+from tacache.fidelity import CAP
 from tacache.lab.demo.run import (
     CALIBRATION,
     ENLARGED,
-    LIMIT,
     PROMPTS,
     VIDEO_CALIBRATION,
     VIDEO_PROMPTS,
@@ -65,8 +65,8 @@ def test_every_prompt_is_drawn_with_every_budget(made, folder):
 def test_fidelity_is_to_the_full_step_picture(made):
     for first, same, six, four in (made.pictures[i::2] for i in range(2)):
         assert (first.psnr, first.ssim) == (None, None)
-        assert (same.psnr, same.ssim) == (LIMIT, pytest.approx(1.0))  # every step evaluated
-        assert LIMIT > six.psnr > four.psnr > 0
+        assert (same.psnr, same.ssim) == (CAP, pytest.approx(1.0))  # every step evaluated
+        assert CAP > six.psnr > four.psnr > 0
         assert 1 > six.ssim > four.ssim
 
 
@@ -175,10 +175,10 @@ def test_clips_are_compared_by_frames_and_by_changes(clips):
     made, _ = clips
     full, same, fast = made.pictures[::2]
     assert (full.psnr, full.change_psnr, full.change_ssim) == (None, None, None)
-    assert (same.psnr, same.change_psnr) == (LIMIT, LIMIT)
+    assert (same.psnr, same.change_psnr) == (CAP, CAP)
     assert same.change_ssim == pytest.approx(1.0)
-    assert LIMIT > fast.psnr > 0
-    assert LIMIT > fast.change_psnr > 0
+    assert CAP > fast.psnr > 0
+    assert CAP > fast.change_psnr > 0
     assert fast.ssim < 1
     mean = sum(one.change_psnr for one in made.pictures if one.evaluations == 5) / 2
     assert made.budgets[-1].change_psnr == pytest.approx(mean)

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 from support import profile_from
 
-from tacache.errors import HostError
-from tacache.lab.demo.page import LEFT, WIDTHS, drawing, nice_ticks, page, strip, write_page
+from tacache.errors import TACacheError
+from tacache.lab.demo.page import page, write_page
 from tacache.lab.demo.run import Budget, ModelDemo, Picture
 from tacache.plan import make_plan
 
@@ -21,7 +21,7 @@ STEPS = 20
 class Reader(HTMLParser):
     """Collects tags, and fails on one that is closed without having been opened."""
 
-    EMPTY = frozenset({"meta", "img", "br", "line", "path"})
+    EMPTY = frozenset({"meta", "img", "br", "source"})
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -79,7 +79,8 @@ def made(tmp_path, profile) -> ModelDemo:
 
 def test_the_page_holds_its_pictures_in_the_rows_of_their_prompts(made, tmp_path):
     reader = Reader(page(made, tmp_path))
-    images = reader.all("img")
+    *images, curves = reader.all("img")
+    assert curves["src"].startswith("data:image/svg+xml")
     shown = [base64.b64decode(image["src"].partition(",")[2]) for image in images]
     files = [f"{i}-{evaluations}.png" for i in range(2) for evaluations in (STEPS, 8, 5)]
     assert shown == [(tmp_path / file).read_bytes() for file in files]
@@ -119,7 +120,7 @@ def test_clips_are_films_that_play_in_step(clips, tmp_path):
 def test_a_clip_that_stands_still_is_a_picture(clips, tmp_path):
     still = Image.new("RGB", (8, 6))
     still.save(tmp_path / clips.pictures[0].file, save_all=True, append_images=[still, still])
-    images = Reader(page(clips, tmp_path)).all("img")
+    *images, _ = Reader(page(clips, tmp_path)).all("img")
     assert images[0]["src"].startswith("data:image/gif;base64,")
     assert [image.get("class") for image in images] == [None, *["film"] * 5]
 
@@ -131,9 +132,12 @@ def test_pictures_need_no_script(made, tmp_path):
 def test_the_page_fetches_nothing(made, tmp_path):
     text = page(made, tmp_path)
     assert not re.search(r"https?://|url\(|@import|<script|<link", text)
-    sources = re.findall(r'(?:src|href)="([^"]{0,30})', text)
+    sources = re.findall(r'(?:src|srcset|href)="([^"]{0,30})', text)
     assert sources
-    assert all(source.startswith("data:image/png;base64,") for source in sources)
+    assert all(
+        source.startswith(("data:image/png;base64,", "data:image/svg+xml;base64,"))
+        for source in sources
+    )
 
 
 def test_prompts_are_text_and_no_markup(made, tmp_path):
@@ -153,48 +157,14 @@ def test_the_numbers_are_the_records(made, tmp_path):
 def test_the_page_serves_light_dark_wide_and_narrow(made, tmp_path):
     text = page(made, tmp_path)
     assert "prefers-color-scheme: dark" in text
-    assert [svg["class"] for svg in Reader(text).all("svg")] == ["wide", "narrow"]
-
-
-def test_the_strips_show_the_anchors(made, tmp_path):
-    reader = Reader(page(made, tmp_path))
-    assert len(reader.all("rect", **{"class": "anchor"})) == len(WIDTHS) * (8 + 5)
-    assert len(reader.all("rect", **{"class": "skip"})) == len(WIDTHS) * (2 * STEPS - 13)
-
-
-def test_strips_and_curves_share_their_columns(profile):
-    plan = make_plan(profile, evaluations=6)
-    drawn = drawing(profile, [plan], WIDTHS[0])
-    columns = [[step.x for step in curve.steps] for curve in drawn.curves]
-    assert columns[0] == columns[1] == [step.x for step in drawn.strips[0].steps]
-    assert columns[0][0] == LEFT
-    assert [n for n, step in enumerate(drawn.strips[0].steps) if step.evaluated] == [*plan.anchors]
-    first = drawn.curves[0].steps[0]
-    start = re.match(r"M([\d.]+),", drawn.curves[0].line)
-    assert start is not None
-    assert float(start[1]) == pytest.approx(first.x + first.width / 2, abs=0.06)
-    assert first.title.startswith("step 0, t = 1.000: MI 0.1 ")
-
-
-def test_a_strip_says_what_happens_at_a_step(profile):
-    plan = make_plan(profile, evaluations=6)
-    titles = [step.title for step in strip(plan, 10.0).steps]
-    assert titles[0] == "step 0: evaluated"
-    assert sum(title.endswith("reconstructed") for title in titles) == STEPS - 6
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (0.0, 1.0, [0.0, 0.25, 0.5, 0.75, 1.0]),
-        (-0.35, 0.17, [-0.4, -0.2, 0.0, 0.2]),
-        (0.045, 0.066, [0.04, 0.05, 0.06, 0.07]),
-        (2.0, 2.0, [2.0, 2.5]),
-        (0.0, 0.0, [0.0, 0.25]),
-    ],
-)
-def test_ticks_are_round_and_cover_the_values(low, high, ticks):
-    assert nice_ticks(low, high) == ticks
+    (narrow,) = Reader(text).all("source")
+    assert narrow["media"] == "(max-width: 700px)"
+    drawn = [narrow["srcset"], Reader(text).all("img")[-1]["src"]]
+    first, second = (base64.b64decode(one.partition(",")[2]).decode() for one in drawn)
+    assert first != second
+    for svg in (first, second):
+        assert svg.startswith("<svg")
+        assert "evaluated steps, by budget" in svg
 
 
 def test_write_page_writes_one_file(made, tmp_path):
@@ -206,5 +176,5 @@ def test_write_page_writes_one_file(made, tmp_path):
 
 def test_the_page_names_its_extra(made, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(HostError, match=r"tacache\[demo\]"):
+    with pytest.raises(TACacheError, match=r"tacache\[demo\]"):
         page(made, tmp_path)

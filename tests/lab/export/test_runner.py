@@ -96,6 +96,11 @@ def test_a_prompt_that_stands_twice_goes_on_with_its_seeds(tmp_path):
     assert [one.seed for one in made] == [0, 1, 2, 3]
 
 
+def test_half_of_a_character_is_told(tmp_path):
+    path = whole(tmp_path / "info.json", [{"prompt_en": "a cup \ud800", "dimension": []}])
+    assert "half of a character" in samples_of("vbench", path)[0].trouble
+
+
 @pytest.mark.parametrize(
     ("name", "prompt", "reason"),
     [
@@ -104,6 +109,7 @@ def test_a_prompt_that_stands_twice_goes_on_with_its_seeds(tmp_path):
         ("compbench", "a snake_case sign", "cannot hold '_'"),
         ("compbench", "é" * 130, "too long"),
         ("vbench", "x" * 250, "too long"),
+        ("vbench", "a cup\0", "no file name holds NUL"),
     ],
 )
 def test_what_no_file_can_be_named_by_is_told(tmp_path, name, prompt, reason):

@@ -18,7 +18,7 @@ from tacache.lab.following import (
     Maps,
     check,
     detect,
-    follow,
+    judge,
     load_detector,
     read_answers,
     read_items,
@@ -209,9 +209,9 @@ def test_pictures_of_other_ranges_are_refused(value):
 def test_following_prompts():
     model, pictures = Fixed((0, 0, 3, 8, 4.0), (1, 1, 12, 8, 4.0)), torch.zeros(2, 3, SIDE, SIDE)
     wanted = [LEFT, item("colors", {**DOG, "color": "red"})]
-    assert follow(model, pictures, wanted) == [("position", True), ("colors", False)]
+    assert judge(model, pictures, wanted) == [("position", True), ("colors", False)]
     with pytest.raises(HostError, match="2 pictures for 1 prompts"):
-        follow(model, pictures, wanted[:1])
+        judge(model, pictures, wanted[:1])
 
 
 @pytest.fixture
@@ -330,7 +330,7 @@ def test_what_a_detector_does_not_know_is_not_judged():
     pictures = torch.zeros(1, 3, SIDE, SIDE)
     for entry, word in (({"class": "fox"}, "fox"), ({**CAT, "color": "teal"}, "teal")):
         with pytest.raises(HostError, match=f"does not know '{word}'"):
-            follow(Fixed(), pictures, [item("colors", entry)])
+            judge(Fixed(), pictures, [item("colors", entry)])
 
 
 # --- the detector that ships

@@ -11,7 +11,7 @@ from support import mixture, noise_of
 from tacache import calibrate, make_plan, sample, time_grid
 from tacache.lab.methods import BASELINES, Problem, record
 from tacache.lab.methods.budcache import BudCache, SharedStarts, anneal, climb, first_guess
-from tacache.lab.methods.caching import Now, Past, between, follow, reused
+from tacache.lab.methods.caching import Now, Past, between, reused, walk_anchors
 from tacache.lab.methods.easycache import EasyCacheSettings
 from tacache.lab.methods.magcache import (
     FLUX_RATIOS,
@@ -93,7 +93,7 @@ def test_the_residual_is_exact_where_it_does_not_change():
     times = time_grid(6)
     noise = noise_of(2)
     model = Meter(Problem(velocity, noise, times))
-    x = last_state(follow(model, noise, times, (0,), reused("residual")), times)
+    x = last_state(walk_anchors(model, noise, times, (0,), reused("residual")), times)
     torch.testing.assert_close(x, full(velocity, times))
 
 

@@ -13,7 +13,7 @@ from tacache.lab.methods.dicache import (
     rebuilt,
     relative_change,
 )
-from tacache.lab.methods.inside import PEERS
+from tacache.lab.methods.inside import CACHES
 
 STEPS = 10
 
@@ -106,5 +106,5 @@ def test_on_flux_both_ends_are_evaluated():
     settings = DiCacheSettings(threshold=1e6, both_ends=True)
     due = decisions(DiCacheState(settings, 50), [1.0] * 50)
     assert [n for n in range(50) if due[n]] == [*range(11), 49]
-    assert PEERS["dicache"].published["flux"].both_ends
-    assert PEERS["dicache"].published["wan"].cap == 2.0
+    assert CACHES["dicache"].published["flux"].both_ends
+    assert CACHES["dicache"].published["wan"].cap == 2.0

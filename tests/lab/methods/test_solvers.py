@@ -8,11 +8,11 @@ import torch
 from support import mixture, noise_of
 
 from tacache import time_grid
-from tacache.flows import GaussianFlow
 from tacache.lab.methods import BASELINES, Problem, record
 from tacache.lab.methods.samplers import A2SSettings, teacher_path
 from tacache.lab.methods.simple import GridSettings
 from tacache.lab.methods.solvers import adams_bashforth_2, dpm_solver_pp_2m, heun, unipc
+from tests.flows import GaussianFlow
 
 FLOW = GaussianFlow(torch.tensor([[1.0, -2.0]], dtype=torch.float64), 0.3)
 NOISE = noise_of(3, (1, 2))

@@ -31,7 +31,7 @@ def sees_cats(monkeypatch):
         assert images.max() <= 1
         return [(one.tag, one.include[0].noun == "cat") for one in items]
 
-    monkeypatch.setattr(verdicts, "follow", follow)
+    monkeypatch.setattr(verdicts, "judge", follow)
 
 
 def test_a_picture_is_right_or_wrong(sees_cats):

@@ -163,6 +163,21 @@ def test_frames_that_were_joined_are_apart_again(tmp_path, suffix):
         assert [whole.getpixel((4, 6 * n + 3))[0] for n in range(6)] == [0, 80, 80, 160, 160, 160]
 
 
+def test_only_files_below_the_results_are_put_on_a_page(tmp_path):
+    """Records may come from others, and pages are shared."""
+    folder, secret = tmp_path / "results", tmp_path / "secret.png"
+    (folder / "pictures").mkdir(parents=True)
+    secret.write_bytes(b"secret")
+    (folder / "pictures" / "mine.png").write_bytes(b"mine")
+    (folder / "link.png").symlink_to(secret)
+    names = (str(secret), "../secret.png", "pictures/../../secret.png", "link.png", "nul\0.png")
+    records = [record("full", 8, seed=seed, picture=name) for seed, name in enumerate(names)]
+    kept = shelves(records, folder, 10**6)
+    assert (kept.shown, kept.missing) == ([], len(names))
+    kept = shelves([record("full", 8, picture="pictures/mine.png")], folder, 10**6)
+    assert len(kept.shown) == 1
+
+
 def test_pictures_that_are_gone_or_no_pictures_are_left_out(tmp_path):
     (tmp_path / "secret.txt").write_text("no picture")
     records = [

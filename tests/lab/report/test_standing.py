@@ -118,7 +118,7 @@ def test_a_method_that_costs_more_than_the_budget_is_marked(costly):
     assert "| inside † | **31.00 ± 2.48** |" in text
     assert "| spender † |" in text
     assert "| thrifty | <ins>" in text
-    assert "| evaluations | worth |" in text
+    assert "| evaluations | equivalent |" in text
     assert "† cost more than the budget" in text
     short = filled(costly, "main full.psnr")
     assert "| inside | **31.00 ± 2.48** † |" in short
@@ -133,7 +133,7 @@ def test_caches_inside_the_model_stand_at_what_they_are_worth(costly):
     places = {one.get_label(): one.lines[0].get_xdata().tolist() for one in panel.containers}
     assert places["inside"] == [6.5]
     assert places["fitted"] == [4.0]
-    assert panel.get_xlabel() == "evaluations of the model, or their worth"
+    assert panel.get_xlabel() == "evaluations of the model, or equivalent ones"
     own = next(table for table in costly.tables if table.evaluations is None)
     assert [one.method for one in own.rows] == ["inside:flux", "plain:flux"]
     data = section(costly, Shelves([], 0, 0), {}).data
@@ -142,7 +142,7 @@ def test_caches_inside_the_model_stand_at_what_they_are_worth(costly):
 
 def test_what_is_not_worth_more_has_no_such_column(crowd):
     assert not crowd.has("worth")
-    assert "worth" not in tables.markdown(crowd)
+    assert "equivalent" not in tables.markdown(crowd)
     assert row(crowd, "tasu").cost == row(crowd, "tasu").values["evaluations"]
 
 

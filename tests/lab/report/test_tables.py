@@ -130,6 +130,18 @@ def test_csv_has_a_line_a_method_and_budget(main):
     assert (gone["reason"], gone["full.psnr"], gone["unreachable"]) == (REASON, "", "3")
 
 
+def test_no_cell_of_csv_is_a_formula():
+    records = [record("=1+1", 4, to_full=fidelity(30.0)), record("@SUM(A1)", 4), record("a\x1b", 4)]
+    found = csv.DictReader(io.StringIO(comma_separated(study("-x", records))))
+    cells = [cell for row in found for cell in (row["study"], row["method"])]
+    assert {"'-x", "'=1+1", "'@SUM(A1)", "a\\x1b"} == set(cells)
+
+
+def test_a_methods_name_stays_in_its_cell_of_a_table():
+    text = markdown(study("x", [record("a\n| b \x1b[31m", 4)]))
+    assert "| a\\n\\| b \\x1b[31m |" in text
+
+
 # --- inside other documents
 
 

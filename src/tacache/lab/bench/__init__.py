@@ -1,4 +1,4 @@
-"""Every method from the same noise on the same model, as records that tables are made from.
+"""A benchmark runs every method from the same noise on the same model and writes records.
 
 job = Job(methods=["tasu", "magcache"], evaluations=[13, 10], prompts=..., calibration=..., call={})
 records = run_bench(pipe, job, "results.jsonl")
@@ -6,7 +6,7 @@ records = run_bench(pipe, job, "results.jsonl")
 
 from typing import TYPE_CHECKING, Any
 
-from tacache.lab.bench.records import Fidelity, Machine, Record, RecordError, Taught, read_records
+from tacache.lab.bench.records import Fidelity, Machine, Record, RecordError, TunedOn, read_records
 
 if TYPE_CHECKING:
     from tacache.lab.bench.jobs import Job
@@ -18,7 +18,7 @@ __all__ = [
     "Machine",
     "Record",
     "RecordError",
-    "Taught",
+    "TunedOn",
     "read_records",
     "run_bench",
 ]

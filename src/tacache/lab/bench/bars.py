@@ -9,7 +9,7 @@ WIDTH = 40  # of an item's name
 
 
 class Bar:
-    """How many items are done, which one is worked on, and how far that is.
+    """Shows how many items are done, which one is being worked on, and how far that one is.
 
     Without a progress display of rich it shows nothing.
     """
@@ -19,17 +19,17 @@ class Bar:
         self._name, self._ticks = "", 0
 
     def begin(self, name: str) -> None:
-        """An item is taken up."""
+        """Say that work on an item begins."""
         self._name, self._ticks = textwrap.shorten(name, WIDTH, placeholder="..."), 0
         self._show(now=self._name)
 
     def tick(self) -> None:
-        """The model was evaluated once."""
+        """Say that the model was evaluated once."""
         self._ticks += 1
         self._show(now=f"{self._name}: {self._ticks} evaluations")
 
     def advance(self) -> None:
-        """An item is done, here or elsewhere."""
+        """Say that an item is done, by this process or another."""
         self._show(advance=1)
 
     def _show(self, **changes: Any) -> None:
@@ -39,7 +39,7 @@ class Bar:
 
 @contextmanager
 def bar(what: str, total: int, show: bool) -> Iterator[Bar]:
-    """A bar on standard error for so many items, or one that shows nothing."""
+    """Show a bar for so many items on standard error, or give one that shows nothing."""
     if not show or not total:
         yield Bar()
         return

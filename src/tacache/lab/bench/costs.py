@@ -11,18 +11,21 @@ SHORT, LONG = 2, 3  # steps; one more evaluation apart (Mochi cannot count to on
 
 
 class CallFlops(NamedTuple):
-    """Of one guided evaluation, and of all that comes before and after the loop."""
+    """The operations of one guided evaluation, and of all that comes before and after the loop."""
 
     evaluation: int
     around: int
 
     def of(self, evaluations: float) -> int:
-        """Those of a call with so many evaluations, or work that amounts to them."""
+        """The operations of a call with so many evaluations, or with equivalent work."""
         return self.around + round(evaluations * self.evaluation)
 
 
 def call_flops(caller: Calls, subject: Sample) -> CallFlops | None:
-    """From two short calls; None where they cannot be told apart (compiled code is not seen)."""
+    """Count two short calls that differ in their steps.
+
+    The result is None where their counts do not differ: torch does not see compiled code.
+    """
     # in this thread: the counter sees no other
     short, longer = (
         count_flops(functools.partial(caller.plain_call, subject, steps)) for steps in (SHORT, LONG)

@@ -1,4 +1,4 @@
-"""What a benchmark is asked for, and what it comes down to: a list of tasks."""
+"""What a benchmark is asked for, and the list of tasks that follows from it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tacache.errors import TACacheError
-from tacache.lab.bench.lessons import Lesson
+from tacache.lab.bench.calibration_sets import CalibrationSet
 from tacache.lab.bench.methods import GENERAL, GENERAL_PROMPTS, Asked
 from tacache.lab.bench.records import Key, Status
 from tacache.lab.bench.scoring import DEFAULT_METRICS
@@ -18,7 +18,7 @@ from tacache.storage.files import Frozen
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked for, method names and all; `call` are the pipeline's own arguments.
+    """What a benchmark is asked for; `call` has the pipeline's own arguments.
 
     Every run is timed `repeats` times; `trace` asks for numbers a step. `answers` say what the
     pictures of prompts must show, where that is known.
@@ -43,7 +43,7 @@ class Job:
         """Every prompt with every seed."""
         return [Sample(prompt, seed) for prompt in self.prompts for seed in self.seeds]
 
-    def lesson_prompts(self, asked: Asked) -> tuple[str, ...]:
+    def calibration_prompts(self, asked: Asked) -> tuple[str, ...]:
         """The calibration prompts a method asks for."""
         prompts = self.calibration
         if asked.source is not None:
@@ -76,22 +76,22 @@ class Job:
 
 
 class Task(NamedTuple):
-    """One method at one budget, made ready on a lesson."""
+    """One method at one budget, made ready on a calibration set."""
 
     asked: Asked
     evaluations: int | None
-    lesson: Lesson
+    calibration_set: CalibrationSet
 
     def __str__(self) -> str:
         return f"{self.asked.name} at {self.evaluations or 'its own budget'}"
 
     @property
-    def taught(self) -> bool:
-        """Whether its method is made ready on the lesson's samples, or needs none."""
-        return self.asked.method.taught
+    def calibrated(self) -> bool:
+        """Whether its method is made ready on the calibration samples, or needs none."""
+        return self.asked.method.calibrated
 
     def key(self, subject: Sample) -> Key:
-        """Of its record for a subject."""
+        """The key of its record for a subject."""
         return Key(self.asked.name, self.evaluations, subject.text, subject.seed)
 
 

@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacache.errors import HostError
+from tacache.errors import HostError, StorageError
 from tacache.host import file_stem
+from tacache.lab.bench.calibration_sets import load_walk, record_walk, save_tensors
 from tacache.lab.bench.costs import CallFlops, call_flops
-from tacache.lab.bench.inside import within
 from tacache.lab.bench.jobs import Job, Prepared, Task
-from tacache.lab.bench.lessons import load_walk, record_walk, save_tensors
 from tacache.lab.bench.machines import allocated, peak_memory, synchronize, this_machine
 from tacache.lab.bench.methods import load_settings
+from tacache.lab.bench.model_caches import within
 from tacache.lab.bench.records import Adds, Key, Record, Traces
 from tacache.lab.bench.scoring import Result, as_pixels, compare, score
 from tacache.lab.bench.seam import Calls, Counted, Times
@@ -32,10 +32,10 @@ from tacache.prompts import Sample
 
 FULL, FINE = "full", "fine"  # the references, as methods of their records
 WARM_UP = 2  # steps of a call before the first that is timed
-Sampling = Callable[[Problem], Tensor]
+Sampler = Callable[[Problem], Tensor]
 
 
-class Reference(NamedTuple):
+class References(NamedTuple):
     """Results to compare with, and the noise that every method must start from."""
 
     full: Result
@@ -44,8 +44,8 @@ class Reference(NamedTuple):
     seconds: float | None = None  # of full steps, where this process has timed them
 
 
-class Made(NamedTuple):
-    """What a run gave, counted and timed."""
+class TimedRun(NamedTuple):
+    """The result of a run with its evaluations and its time."""
 
     result: Result
     evaluated: Times
@@ -53,7 +53,7 @@ class Made(NamedTuple):
     seconds: float
     memory_bytes: int | None
     timings: tuple[float, ...] | None = None
-    worth: float | None = None  # of a cache inside the model, in evaluations
+    equivalent_evaluations: float | None = None  # of a cache inside the model
 
 
 class Judge:
@@ -84,11 +84,11 @@ class Judge:
 
     @cached_property
     def flops(self) -> CallFlops | None:
-        """Of the pipeline's calls, counted at the first that is asked for."""
+        """The operations of the pipeline's calls, counted when they are first asked for."""
         return call_flops(self.caller, self.job.subjects[0])
 
     def judged(
-        self, task: Task, ready: Prepared, subject: Sample, reference: Reference
+        self, task: Task, ready: Prepared, subject: Sample, reference: References
     ) -> dict[str, Any]:
         """The fields of one method's record; where it fails, with the reason."""
         if ready.settings is None or ready.kind is None:
@@ -104,19 +104,18 @@ class Judge:
                 walk = load_walk(self.caller, self.folder, subject)
                 facts["traces"] = drift_traces(self.caller, subject, method, settings, walk)
             return facts | self.facts(made, task.key(subject), reference)
+        except StorageError:
+            raise  # no other sample could be kept either
         except Exception as error:
             return facts | {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
 
     def reference_keys(self, subject: Sample) -> list[Key]:
-        """Of the records of full steps, and of the fine grid where it is asked for."""
-        keys = [Key(FULL, self.caller.steps, subject.text, subject.seed)]
-        return (
-            keys
-            if self.job.fine is None
-            else [*keys, Key(FINE, self.job.fine, subject.text, subject.seed)]
-        )
+        """The keys of the records of full steps and, where it is asked for, of the fine grid."""
+        of_sample = (subject.text, subject.seed)
+        keys = [Key(FULL, self.caller.steps, *of_sample)]
+        return keys if self.job.fine is None else [*keys, Key(FINE, self.job.fine, *of_sample)]
 
-    def reference(self, subject: Sample, add: Adds) -> Reference:
+    def reference(self, subject: Sample, add: Adds) -> References:
         """The results of full and fine steps, from the folder where they are there already."""
         keys, traces = self.reference_keys(subject), self.full_traces(subject)
         files = [self.folder / f"reference-{self.caller.key(*key)}.safetensors" for key in keys]
@@ -124,11 +123,11 @@ class Judge:
         missing = [key for key in keys if self.is_left(key, traced=key.method == FULL)]
         if noise and not missing and all(f.exists() for f in files):
             seconds = self.timed(subject, euler_walk).seconds if self.job.repeats > 1 else None
-            return _as_reference([load_result(file) for file in files], noise, seconds)
+            return _references([load_result(file) for file in files], noise, seconds)
         runs = {FULL: self.timed, FINE: self.run}  # nobody asks how long the fine grid takes
         made = [runs[key.method](subject, euler_walk, steps=key.evaluations) for key in keys]
         results = [one.result for one in made]
-        reference = _as_reference(results, made[0].noise_sha256, made[0].seconds)
+        reference = _references(results, made[0].noise_sha256, made[0].seconds)
         for one, file in zip(made, files, strict=True):
             save_tensors(file, one.result._asdict())
         for one, key in zip(made, keys, strict=True):
@@ -145,13 +144,13 @@ class Judge:
         return self.job.trace and traced and there.status == "done" and there.traces is None
 
     def full_traces(self, subject: Sample) -> Traces | None:
-        """Those of the full-step run, which is recorded for the others to be compared with."""
+        """The traces of the full-step run, which is recorded so that others compare with it."""
         if not self.job.trace:
             return None
         record_walk(self.caller, self.folder, subject)
         return full_traces(self.caller, load_walk(self.caller, self.folder, subject))
 
-    def sampled(self, subject: Sample, sample: Sampling) -> Made:
+    def sampled(self, subject: Sample, sample: Sampler) -> TimedRun:
         """A method's run, on the full grid or on one with the times it is going to ask for."""
         asked: set[float] = set()
 
@@ -165,7 +164,7 @@ class Judge:
             grid = (*sorted(asked, reverse=True), full[-1])
         return self.timed(subject, sample, times=grid)
 
-    def timed(self, subject: Sample, sample: Sampling, **grid: Any) -> Made:
+    def timed(self, subject: Sample, sample: Sampler, **grid: Any) -> TimedRun:
         """A run; where repeats were asked for it warms up, and its time is the median of theirs."""
         made, repeats = self.run(subject, sample, **grid), self.job.repeats
         if repeats == 1:
@@ -176,11 +175,11 @@ class Judge:
     def run(
         self,
         subject: Sample,
-        sample: Sampling,
+        sample: Sampler,
         *,
         times: Times | None = None,
         steps: int | None = None,
-    ) -> Made:
+    ) -> TimedRun:
         """One whole call of the pipeline, timed, whose loop `sample` leads."""
         synchronize(self.caller.device, reset=True)
         before = allocated(self.caller.device)
@@ -192,17 +191,17 @@ class Judge:
             pixels = finish(velocity, x)
         synchronize(self.caller.device)
         seconds = time.perf_counter() - started
-        return Made(
+        return TimedRun(
             Result(x[0].float().cpu(), as_pixels(pixels)),
             tuple(velocity.evaluated),
             velocity.noise_sha256,
             seconds,
             self.weights + peak_memory(self.caller.device) - before or None,
-            worth=velocity.worth,
+            equivalent_evaluations=velocity.equivalent_evaluations,
         )
 
     def record(self, key: Key, **fields: Any) -> Record:
-        """A record of this job."""
+        """Make a record of this job."""
         return Record(
             **key._asdict(),
             **fields,
@@ -214,10 +213,10 @@ class Judge:
             sharing=self.sharing if self.processes > 1 else None,
         )
 
-    def facts(self, made: Made, key: Key, reference: Reference) -> dict[str, Any]:
+    def facts(self, made: TimedRun, key: Key, reference: References) -> dict[str, Any]:
         """What was measured of a run; a reference is not compared to itself."""
         full, fine, metrics = reference.full, reference.fine, self.job.metrics
-        device = self.caller.device
+        device, equivalent = self.caller.device, made.equivalent_evaluations
         return {
             "status": "done",
             "evaluated": tuple(round(t, 6) for t in made.evaluated),
@@ -226,7 +225,7 @@ class Judge:
             "memory_bytes": made.memory_bytes,
             "timings": made.timings,
             "full_seconds": None if key.method in (FULL, FINE) else reference.seconds,
-            "worth": None if made.worth is None else round(made.worth, 3),
+            "worth": None if equivalent is None else round(equivalent, 3),
             "flops": self.flops_of(made),
             "to_full": None if key.method == FULL else compare(full, made.result, metrics, device),
             "to_fine": (
@@ -245,13 +244,13 @@ class Judge:
             "picture": None if self.job.keep is None else self.keep(made.result, key),
         }
 
-    def flops_of(self, made: Made) -> int | None:
-        """Of a whole call with these evaluations."""
-        amount = made.worth or self.caller.amount(made.evaluated)
+    def flops_of(self, made: TimedRun) -> int | None:
+        """The operations of a whole call with the evaluations of a run."""
+        amount = made.equivalent_evaluations or self.caller.amount(made.evaluated)
         return self.flops.of(amount) if self.flops else None
 
     def keep(self, result: Result, key: Key) -> str:
-        """Write the picture; its path as seen from the results."""
+        """Write the picture and return its path relative to the results."""
         assert self.job.keep is not None
         number = list(self.job.prompts).index(key.prompt)
         method = re.sub(r"[^a-z0-9.+@]+", "-", f"{key.method}-{key.evaluations or ''}".lower())
@@ -262,7 +261,7 @@ class Judge:
 
 
 def euler_walk(problem: Problem) -> Tensor:
-    """Every step evaluated: the reference."""
+    """Take every step of the grid with an evaluation, as the references do."""
     return BASELINES[FULL].run(problem, GridSettings(times=tuple(problem.times))).x
 
 
@@ -274,7 +273,7 @@ def finish(velocity: Counted, x: Tensor) -> NDArray[np.float32]:
 
 
 def load_result(file: Path) -> Result:
-    """A reference from its file."""
+    """Read a reference from its file."""
     from safetensors.torch import load_file
 
     found = load_file(file)
@@ -282,9 +281,9 @@ def load_result(file: Path) -> Result:
 
 
 def work_folder(results: Path) -> Path:
-    """Where calibration runs, settings and references are kept; it may be deleted."""
+    """The folder of calibration runs, settings and references; it may be deleted."""
     return results.with_name(f"{results.name}.work")
 
 
-def _as_reference(results: list[Result], noise_sha256: str, seconds: float | None) -> Reference:
-    return Reference(results[0], results[1] if len(results) > 1 else None, noise_sha256, seconds)
+def _references(results: list[Result], noise_sha256: str, seconds: float | None) -> References:
+    return References(results[0], results[1] if len(results) > 1 else None, noise_sha256, seconds)

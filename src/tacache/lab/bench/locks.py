@@ -1,11 +1,10 @@
 """One benchmark at a time appends to a results file."""
 
-import errno
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from tacache.lab.bench.records import RecordError
 
@@ -18,26 +17,15 @@ def held(lock: Path, results: Path) -> Iterator[None]:
     be lost.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+    holding = FileLock(lock)
     try:
-        if not _taken(descriptor):
-            raise RecordError(
-                f"another benchmark is appending to {results}: wait for it, or name another file "
-                "and put the two together afterwards (cat A B > C)"
-            )
+        holding.acquire(timeout=0)
+    except Timeout as error:
+        raise RecordError(
+            f"another benchmark is appending to {results}: wait for it, or name another file and "
+            "put the two together afterwards (cat A B > C)"
+        ) from error
+    try:
         yield
     finally:
-        os.close(descriptor)
-
-
-def _taken(descriptor: int) -> bool:
-    """Whether the lock is ours; where a system has no such locks, it is taken for granted."""
-    if sys.platform == "win32":
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:  # a network file system may know no locks
-        return error.errno in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
-    return True
+        holding.release()

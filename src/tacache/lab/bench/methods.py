@@ -9,7 +9,7 @@ fitted            TACache's fitted plans
 magcache, ...     every baseline, tuned for the budget
 magcache:flux     the same at a published setting
 
-Inside the model, on FLUX and Wan (`tacache.lab.bench.inside`), tuned or, with :flux, as published:
+Caches inside the model, on FLUX and Wan (`model_caches`), tuned or, with :flux, as published:
 
 dicache                                 DiCache, from its formula
 diffusers-fbcache, diffusers-magcache   the caches of diffusers, as installed
@@ -25,7 +25,6 @@ tasu@30           made ready on the first 30 calibration prompts; tasu@FILE:30 o
 
 import json
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -34,11 +33,11 @@ from torch import Tensor
 
 from tacache.diagnostics import damp, diagnose
 from tacache.errors import TACacheError
-from tacache.lab.bench.inside import Inside, peers
-from tacache.lab.bench.lessons import Lesson
+from tacache.lab.bench.calibration_sets import CalibrationSet
+from tacache.lab.bench.model_caches import InsideMethod, inside_caches
 from tacache.lab.bench.papers import THRESHOLDS, thresholds
-from tacache.lab.bench.records import plain
-from tacache.lab.methods import BASELINES, Baseline, Problem, Recording
+from tacache.lab.bench.rivals import Rival
+from tacache.lab.methods import BASELINES, Problem, Recording
 from tacache.plan import LONGEST, Plan, Rule, make_plan
 from tacache.rules import PROFILE_RULES
 from tacache.stepper import sample
@@ -62,10 +61,10 @@ class Method(Protocol):
         """Whether it is made ready for a budget, or has its own."""
 
     @property
-    def taught(self) -> bool:
+    def calibrated(self) -> bool:
         """Whether it is made ready on calibration samples."""
 
-    def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
+    def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Frozen:
         """Its settings for a budget; PlanError where it has none."""
 
     def sample(self, problem: Problem, settings: Any) -> Tensor:
@@ -75,46 +74,11 @@ class Method(Protocol):
         """What a record says of the settings."""
 
 
-class Rival(NamedTuple):
-    """A baseline, tuned for the budget or at a published setting, whatever budget that leads to."""
-
-    baseline: Baseline[Any]
-    variant: str | None = None
-
-    @property
-    def budgeted(self) -> bool:
-        """At a published setting it has a budget of its own."""
-        return self.variant is None
-
-    @property
-    def taught(self) -> bool:
-        """What was published, or is a solver on a shorter grid, has nothing to learn."""
-        return self.variant is None and self.baseline.tuned
-
-    def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
-        """Tune it on the calibration samples, where it has anything to tune."""
-        if self.variant is not None:
-            published: Frozen = self.baseline.published[self.variant]
-            return published
-        assert evaluations is not None
-        with lesson.recording() if self.taught else nullcontext(lesson.outline) as recording:
-            settings: Frozen = self.baseline.fit(recording, evaluations)
-        return settings
-
-    def sample(self, problem: Problem, settings: Any) -> Tensor:
-        """As the baseline does."""
-        return self.baseline.run(problem, settings).x
-
-    def shown(self, settings: Any) -> dict[str, JsonValue]:
-        """All of them."""
-        return plain(settings)
-
-
 class Followed:
-    """A plan of ours, however it was made."""
+    """A plan of ours, whichever way it is made."""
 
     budgeted: bool = True
-    taught: bool = True
+    calibrated: bool = True
 
     def sample(self, problem: Problem, settings: Any) -> Tensor:
         """Follow the plan."""
@@ -134,16 +98,18 @@ class Planned(Followed):
     def __init__(self, rule: Rule, ratio: float | None = None) -> None:
         self.rule, self.ratio = rule, ratio
 
-    def prepare(self, lesson: Lesson, evaluations: int | None) -> Plan:
+    def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Plan:
         """The plan that ends nearest to full steps on the calibration samples."""
         found: dict[tuple[int, ...], Plan] = {}
         for ratio in (self.ratio,) if self.ratio else (None, *RATIOS):
-            plan = make_plan(lesson.profile, evaluations=evaluations, ratio=ratio, rule=self.rule)
+            plan = make_plan(
+                calibration_set.profile, evaluations=evaluations, ratio=ratio, rule=self.rule
+            )
             found.setdefault(plan.anchors, plan)
         plans = list(found.values())
         if len(plans) == 1:
             return plans[0]
-        with lesson.recording() as recording:
+        with calibration_set.recording() as recording:
             return min(plans, key=lambda plan: recording.error(follow(recording, plan)))
 
 
@@ -153,10 +119,10 @@ class Damped(Planned):
     def __init__(self) -> None:
         super().__init__("tasu")
 
-    def prepare(self, lesson: Lesson, evaluations: int | None) -> Plan:
+    def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Plan:
         """The same anchors with other strengths of the direction."""
-        plan = super().prepare(lesson, evaluations)
-        with lesson.recording() as recording:
+        plan = super().prepare(calibration_set, evaluations)
+        with calibration_set.recording() as recording:
             few = recording.first(DAMPED)
             found = diagnose(few.velocity, few.noise, plan, condition=few.condition)
         return damp(plan, [found])
@@ -170,34 +136,36 @@ class Thresholds(Followed):
     def __init__(self, rule: Rule, tau_k: float, tau_d: float) -> None:
         self.rule, self.tau_k, self.tau_d = rule, tau_k, tau_d
 
-    def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
+    def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Frozen:
         """The plan they lead to."""
-        return make_plan(lesson.profile, tau_k=self.tau_k, tau_d=self.tau_d, rule=self.rule)
+        return make_plan(
+            calibration_set.profile, tau_k=self.tau_k, tau_d=self.tau_d, rule=self.rule
+        )
 
 
 class FittedPlan(Followed):
-    """TACache's fitted plans; what a fit starts from is kept for the lesson seen last."""
+    """TACache's fitted plans; what a fit starts from is kept for the set seen last."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
 
-    def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
-        """A fit on the calibration samples, with what is probed before it done once a lesson."""
+    def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Frozen:
+        """A fit on the calibration samples, with what is probed before it done once a set."""
         assert evaluations is not None
-        with lesson.recording() as recording:
-            return self.fit(recording, lesson, evaluations)
+        with calibration_set.recording() as recording:
+            return self.fit(recording, calibration_set, evaluations)
 
-    def fit(self, recording: Recording, lesson: Lesson, evaluations: int) -> Plan:
-        """The one place that knows how plans are fitted."""
+    def fit(self, recording: Recording, calibration_set: CalibrationSet, evaluations: int) -> Plan:
+        """Fit a plan for a budget; no other place of the benchmark does."""
         from tacache import fitting
         from tacache.fitting import full_runs, samples
 
         runs = samples.FunctionRuns(
             recording.velocity, recording.noise, recording.times, recording.condition
         )
-        runs.breaks = lesson.caller.breaks
+        runs.breaks = calibration_set.caller.breaks
         fitting.check_budget(runs, evaluations, HISTORY, MAX_EVALUATIONS)
-        key = lesson.caller.key(lesson.prompts_sha256)
+        key = calibration_set.caller.key(calibration_set.prompts_sha256)
         if key not in self._known:
             self._known.clear()
             self._known[key] = full_runs.record(runs)
@@ -225,7 +193,7 @@ def _registry() -> dict[str, Method]:
         "damped": Damped(),
         "fitted": FittedPlan(),
         **{name: Rival(baseline) for name, baseline in BASELINES.items() if name != "full"},
-        **{name: Inside(peer) for name, peer in peers().items()},
+        **{name: InsideMethod(cache) for name, cache in inside_caches().items()},
     }
 
 
@@ -234,7 +202,7 @@ SETTINGS: dict[str, type[Frozen]] = {}
 
 
 class Asked(NamedTuple):
-    """A method as it was named: itself, and on what it is to be made ready."""
+    """A method as it was named, and the calibration prompts it is tuned on."""
 
     name: str
     method: Method
@@ -243,10 +211,10 @@ class Asked(NamedTuple):
 
 
 def resolve(name: str) -> Asked:
-    """The method of a name."""
-    base, _, taught = name.partition("@")
-    source, colon, number = taught.rpartition(":")
-    if not taught:
+    """Find the method of a name."""
+    base, _, tuned_on = name.partition("@")
+    source, colon, number = tuned_on.rpartition(":")
+    if not tuned_on:
         return Asked(name, _method(base))
     if not number.isdigit() or int(number) < 1 or (colon and not source):
         raise TACacheError(f"{name!r}: after @ stands a number of prompts, or FILE:NUMBER")
@@ -255,13 +223,13 @@ def resolve(name: str) -> Asked:
 
 def published() -> list[str]:
     """Names of all published settings, such as magcache:flux."""
-    everyone: dict[str, Any] = {**BASELINES, **peers()}
+    everyone: dict[str, Any] = {**BASELINES, **inside_caches()}
     rivals = [f"{name}:{variant}" for name, one in everyone.items() for variant in one.published]
     return [*(f"tasu:{family}" for family in THRESHOLDS), *rivals]
 
 
 def load_settings(kind: str, fields: dict[str, Any]) -> Frozen:
-    """Settings from a file, by the name of their class."""
+    """Settings as a file holds them, by the name of their class."""
     if not SETTINGS:
         SETTINGS.update({one.__name__: one for one in _descendants(Frozen)})
     return SETTINGS[kind].model_validate_json(json.dumps(fields), strict=True)
@@ -274,13 +242,13 @@ def _method(base: str) -> Method:
     if colon and name in PROFILE_RULES:
         tau_k, tau_d = thresholds(name, variant)
         return Thresholds(name, tau_k, tau_d)  # type: ignore[arg-type]  # a rule of a profile
-    rival: Any = BASELINES.get(name) or peers().get(name)
+    rival: Any = BASELINES.get(name) or inside_caches().get(name)
     if colon and rival is not None:
         if variant in rival.published:
-            return (Inside if name in peers() else Rival)(rival, variant)
+            return (InsideMethod if name in inside_caches() else Rival)(rival, variant)
         there = ", ".join(rival.published) or "none"
         raise TACacheError(f"{name} has no published setting {variant!r}: there are {there}")
-    without = "" if peers() else " (those inside the model need tacache[diffusers])"
+    without = "" if inside_caches() else " (those inside the model need tacache[diffusers])"
     words = "full, inside and published, and settings such as tasu:flux (docs/bench.md)"
     raise TACacheError(
         f"unknown method {base!r}: choose from {', '.join(METHODS)}{without}, {words}"

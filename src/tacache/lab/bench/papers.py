@@ -1,4 +1,4 @@
-"""The paper's thresholds: those it names for its models, by family."""
+"""The thresholds that the paper names for its models, by family."""
 
 from tacache.errors import TACacheError
 
@@ -7,7 +7,7 @@ THRESHOLDS = {"bagel": (0.06, 0.6), "flux": (0.04, 0.4), "wan": (0.03, 0.3)}
 
 
 def thresholds(rule: str, variant: str) -> tuple[float, float]:
-    """tau_k and tau_d of what stands after a rule's colon: TAU_K/TAU_D, or a family."""
+    """Read tau_k and tau_d from what follows a rule's colon: TAU_K/TAU_D, or a family."""
     if variant in THRESHOLDS:
         return THRESHOLDS[variant]
     try:

@@ -5,10 +5,8 @@ joined into the results at the end, and at the start of the next run where that 
 """
 
 import glob
-import gzip
 import json
 import os
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +19,7 @@ from tacache.errors import TACacheError
 from tacache.profile import Origin
 from tacache.storage.atomic import write_atomically
 from tacache.storage.files import FileRecord, Frozen
+from tacache.storage.journal import PACKED, Journal
 
 Status = Literal["done", "failed", "unreachable"]
 # name -> number, or "not run: why"
@@ -41,7 +40,7 @@ class Fidelity(Frozen):
     metrics: Values
 
 
-class Taught(Frozen):
+class TunedOn(Frozen):
     """The calibration samples a method was made ready on, and how long their full runs took."""
 
     source: str
@@ -106,7 +105,7 @@ class Record(FileRecord):
     to_fine: Fidelity | None = None
     scores: Values = Field(default_factory=dict)
     picture: str | None = None
-    taught: Taught | None = None
+    taught: TunedOn | None = None
     steps: Annotated[int, Field(ge=1)]
     fine: int | None
     host: Origin
@@ -145,36 +144,16 @@ class Record(FileRecord):
 
     def to_line(self) -> str:
         """The record as a line of a file."""
-        fields = {"format": self.FORMAT, "version": self.VERSION, **self.model_dump(mode="json")}
-        unset = {name for name in self.OMITTED if fields[name] is None}
-        kept = {name: value for name, value in fields.items() if name not in unset}
-        return json.dumps(kept) + "\n"
-
-
-PACKED = ".gz"
-START = json.dumps({"format": Record.FORMAT})[:-1].encode()  # how every line begins
+        return json.dumps(self.as_fields()) + "\n"
 
 
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
     """The records of a file, packed by gzip or not; a last line torn by a kill is left out."""
-    source = Path(path)
-    if not source.exists():
-        return []
-    content = unpacked(source)
-    _check_start(content, source)
-    _check_start(content[_whole(content) :], source)
-    lines = content[: _whole(content)].decode(errors="replace").splitlines()
-    return [Record.from_json(line, f"{source}, line {i}") for i, line in enumerate(lines, 1)]
+    return [Record.from_json(line, place) for place, line in _journal(Path(path)).lines()]
 
 
-def unpacked(source: Path) -> bytes:
-    """The content of a results file, packed or not."""
-    if source.suffix != PACKED:
-        return source.read_bytes()
-    try:
-        return gzip.decompress(source.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
-        raise RecordError(f"{source} cannot be unpacked ({error}): name another file") from error
+def _journal(path: Path) -> Journal:
+    return Journal(path, {"format": Record.FORMAT}, "records", "benchmark", RecordError)
 
 
 class Adds(Protocol):
@@ -218,36 +197,15 @@ class RecordFile:
     @contextmanager
     def adding(self, rank: int = 0, count: int = 1) -> Iterator[Adds]:
         """Append records as they come: to the results, or to a part where several write."""
-        target = self.path if count == 1 else self._part(rank)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("ab") as file:
-            content = target.read_bytes()
-            _check_start(content, target)
-            _check_start(content[_whole(content) :], target)
-            file.truncate(_whole(content))
-
-            def add(record: Record) -> None:
-                file.write(record.to_line().encode())
-                file.flush()
-
-            yield add
+        journal = _journal(self.path if count == 1 else self._part(rank))
+        journal.cut_torn_line()
+        yield lambda record: journal.append(record.as_fields())
 
     def _part(self, rank: int) -> Path:
         return self.path.with_name(f"{self.path.name}.part-{rank}")
 
     def _parts(self) -> list[Path]:
         return sorted(self.path.parent.glob(f"{glob.escape(self.path.name)}.part-*"))
-
-
-def _whole(content: bytes) -> int:
-    """How much of a file is complete lines."""
-    return content.rfind(b"\n") + 1
-
-
-def _check_start(text: bytes, path: Path) -> None:
-    """A record, or what a kill has left of one, must begin here."""
-    if text[: len(START)] != START[: len(text)]:
-        raise RecordError(f"{path} is no file of records: name another one")
 
 
 def plain(values: Any) -> dict[str, JsonValue]:

@@ -1,4 +1,4 @@
-"""The walk of a benchmark: calibrate, make every method ready, then judge all from the same noise.
+"""How a benchmark runs: calibrate, tune every method, then judge all from the same noise.
 
 Whatever is finished is in a file: calibration runs, tries, settings and references in a folder
 beside the results, records in the results. A killed benchmark goes on where it stopped; under
@@ -6,37 +6,34 @@ beside the results, records in the results. A killed benchmark goes on where it 
 Settings are kept by the code that made them: where a method has changed, it is made ready again.
 """
 
-import hashlib
-import inspect
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-import tacache
-from tacache.errors import PlanError, TACacheError
+from tacache.errors import PlanError, StorageError, TACacheError
 from tacache.lab.bench.bars import Bar, bar
+from tacache.lab.bench.calibration_sets import CalibrationSet, record_walk
 from tacache.lab.bench.hosts import host_of
-from tacache.lab.bench.inside import Inside
 from tacache.lab.bench.jobs import Job, Prepared, Task
-from tacache.lab.bench.judging import FULL, Judge, Reference, work_folder
-from tacache.lab.bench.lessons import Lesson, record_walk
+from tacache.lab.bench.judging import FULL, Judge, References, work_folder
 from tacache.lab.bench.locks import held
 from tacache.lab.bench.machines import same_device
-from tacache.lab.bench.methods import Asked, Rival, resolve
+from tacache.lab.bench.methods import Asked, resolve
+from tacache.lab.bench.model_caches import InsideMethod
 from tacache.lab.bench.records import Adds, Record, RecordError, RecordFile, Status, plain
+from tacache.lab.bench.rivals import Rival
 from tacache.lab.bench.seam import Calls
+from tacache.lab.bench.sources import code_sha256
 from tacache.lab.bench.tracing import is_traceable
-from tacache.lab.bench.tries import Tries
+from tacache.lab.bench.tries import KnownTries
 from tacache.prompts import Sample
 from tacache.storage.atomic import write_atomically
+from tacache.storage.reading import read_bounded
 from tacache.work.processes import Processes
 
 Item = TypeVar("Item")
@@ -45,7 +42,7 @@ SLOW = ("budcache", "magcache", "fitted", "easycache", "teacache-x")
 
 
 def run_bench(pipe: Any, job: Job, out: str | Path, *, progress: bool = False) -> list[Record]:
-    """Run what is left of a job and append its records to `out`; all records of the file.
+    """Run what is left of a job, append its records to `out`, and return all of its records.
 
     `pipe` is a pipeline of diffusers, BAGEL's InterleaveInferencer, or a host.
     """
@@ -64,7 +61,7 @@ def run_bench(pipe: Any, job: Job, out: str | Path, *, progress: bool = False) -
 
 @contextmanager
 def only_here(file: RecordFile, processes: Processes) -> Iterator[None]:
-    """No other benchmark appends to the results meanwhile; parts are joined before and after."""
+    """Keep other benchmarks from appending to the results; join parts before and after."""
     with ExitStack() as stack:
         with processes.failing_together():
             if processes.rank == 0:
@@ -82,8 +79,8 @@ def check_reach(job: Job, asked: Sequence[Asked], steps: int) -> None:
         if not 1 <= evaluations <= steps:
             raise TACacheError(f"a run of {steps} steps has no {evaluations} evaluations")
     for one in asked:
-        shared = set(job.lesson_prompts(one)) & set(job.prompts)
-        if shared and one.method.taught:
+        shared = set(job.calibration_prompts(one)) & set(job.prompts)
+        if shared and one.method.calibrated:
             raise TACacheError(
                 f"{one.name} would calibrate on {min(shared)!r}, which is judged: name others"
             )
@@ -106,11 +103,13 @@ class Bench:
         self.bar, self.ticks = Bar(), 0
 
     def run(self, asked: Sequence[Asked]) -> None:
-        """Everything that is not in the results yet."""
+        """Do everything that is not in the results yet."""
         tasks = list(self.tasks(asked))
         self.check_same_setup(tasks)
         left = [task for task in tasks if any(self.is_left(s, task) for s in self.job.subjects)]
-        samples = {s: None for task in left if task.taught for s in task.lesson.subjects}
+        samples = {
+            s: None for task in left if task.calibrated for s in task.calibration_set.subjects
+        }
         self.share(list(samples), "calibrating", lambda s: record_walk(self.caller, self.folder, s))
         self.share(sorted(left, key=slowest_first), "tuning", self.prepare)
         rank, count = self.processes.rank, self.processes.count
@@ -118,26 +117,30 @@ class Bench:
             self.sample(left, add)
 
     def tasks(self, asked: Sequence[Asked]) -> Iterator[Task]:
-        """Every method at every budget; one with a budget of its own once."""
-        lessons: dict[tuple[str, tuple[str, ...]], Lesson] = {}
+        """Pair every method with every budget; one that has its own budget stands once."""
+        sets: dict[tuple[str, tuple[str, ...]], CalibrationSet] = {}
         for one in asked:
-            place = one.source or self.job.calibration_source, self.job.lesson_prompts(one)
-            new = Lesson(self.caller, self.folder, *place, tick=self.tick)
-            lesson = lessons.setdefault(place, new)
+            place = one.source or self.job.calibration_source, self.job.calibration_prompts(one)
+            new = CalibrationSet(self.caller, self.folder, *place, tick=self.tick)
+            calibration_set = sets.setdefault(place, new)
             for budget in self.job.evaluations if one.method.budgeted else (None,):
-                yield Task(one, budget, lesson)
+                yield Task(one, budget, calibration_set)
 
     def check_same_setup(self, tasks: Sequence[Task]) -> None:
-        """Records of one file are of one model, called in one way, and each method taught once."""
-        lessons = {task.asked.name: task.lesson.prompts_sha256 for task in tasks if task.taught}
+        """Records of one file are of one model, called in one way, and each method tuned once."""
+        sets = {
+            task.asked.name: task.calibration_set.prompts_sha256
+            for task in tasks
+            if task.calibrated
+        }
         for record in self.done.values():
             if (record.host, record.fine) != (self.caller.host, self.job.fine):
                 raise RecordError(
                     f"{self.file.path} holds records of another model, call or fine reference: "
                     "name another file"
                 )
-            taught = record.taught and record.taught.prompts_sha256
-            if taught and lessons.get(record.method, taught) != taught:
+            tuned_on = record.taught and record.taught.prompts_sha256
+            if tuned_on and sets.get(record.method, tuned_on) != tuned_on:
                 raise RecordError(
                     f"{self.file.path} holds records of {record.method} calibrated on other "
                     "prompts: name another file"
@@ -154,38 +157,40 @@ class Bench:
 
     @contextmanager
     def watching(self, what: str, items: Sequence[Any]) -> Iterator[None]:
-        """A bar for some work."""
+        """Show a bar for some work."""
         with bar(what, len(items), self.progress) as self.bar:
             yield
 
     def tick(self) -> None:
-        """The model was evaluated to make a method ready."""
+        """Count an evaluation of the model that tunes a method."""
         self.ticks += 1
         self.bar.tick()
 
     def prepared_file(self, task: Task) -> Path:
-        """Where a method's settings for a budget are kept."""
+        """The file that keeps a method's settings for a budget."""
         name = task.asked.name.partition("@")[0]
         code = code_sha256(task.asked.method)
-        key = self.caller.key(task.lesson.prompts_sha256, name, task.evaluations, code)
+        key = self.caller.key(task.calibration_set.prompts_sha256, name, task.evaluations, code)
         return self.folder / f"settings-{key}.json"
 
     def prepare(self, task: Task) -> None:
         """Make a method ready, unless it is; where that fails, the reason is kept instead."""
         if self.prepared_file(task).exists():
             return
-        started, ticks, lesson = time.perf_counter(), self.ticks, task.lesson
-        tries = Tries(self.prepared_file(task).with_suffix(".tries"), lambda: self.ticks)
-        if isinstance(task.asked.method, Rival | Inside):
-            lesson = replace(lesson, tries=tries)
+        started, ticks, calibration_set = time.perf_counter(), self.ticks, task.calibration_set
+        tries = KnownTries(self.prepared_file(task).with_suffix(".tries"), lambda: self.ticks)
+        if isinstance(task.asked.method, Rival):
+            calibration_set = replace(calibration_set, tries=tries)
         status: Status = "done"
         reason = kind = settings = None
         try:
             with torch.no_grad():
-                made = task.asked.method.prepare(lesson, task.evaluations)
+                made = task.asked.method.prepare(calibration_set, task.evaluations)
             kind, settings = type(made).__name__, plain(made)
         except PlanError as error:
             status, reason = "unreachable", str(error)
+        except StorageError:
+            raise  # no other sample could be kept either
         except Exception as error:
             status, reason = "failed", f"{type(error).__name__}: {error}"
         kept = Prepared(
@@ -196,7 +201,7 @@ class Bench:
             seconds=time.perf_counter() - started,
             # a cache inside the model is called at every step, evaluated or not
             evaluations=None
-            if isinstance(task.asked.method, Inside)
+            if isinstance(task.asked.method, InsideMethod)
             else tries.evaluations + self.ticks - ticks,
         )
         write_atomically(self.prepared_file(task), kept.model_dump_json() + "\n")
@@ -204,15 +209,19 @@ class Bench:
             tries.forget()
 
     def sample(self, tasks: Sequence[Task], add: Adds) -> None:
-        """Every task for every subject of this process's share."""
+        """Run every task for every subject of this process's share."""
         rank, count = self.processes.rank, self.processes.count
         mine = self.job.subjects[rank::count]
         todo = [(s, task) for s in mine for task in (None, *tasks) if self.is_left(s, task)]
         ready = [load_prepared(self.prepared_file(task)) for task in tasks]
         by_task = dict(zip(tasks, ready, strict=True))
-        lessons = {task.lesson.prompts_sha256: task.lesson for task in tasks if task.taught}
-        taught = {key: lesson.taught for key, lesson in lessons.items()}
-        known: tuple[Sample, Reference] | None = None
+        sets = {
+            task.calibration_set.prompts_sha256: task.calibration_set
+            for task in tasks
+            if task.calibrated
+        }
+        tuned_on = {key: calibration_set.tuned_on for key, calibration_set in sets.items()}
+        known: tuple[Sample, References] | None = None
         if todo:
             self.judge.warm_up(todo[0][0])
         with self.watching("sampling", todo):
@@ -225,7 +234,9 @@ class Bench:
                     more = {
                         "prepare_seconds": by_task[task].seconds,
                         "prepare_evaluations": by_task[task].evaluations,
-                        "taught": taught[task.lesson.prompts_sha256] if task.taught else None,
+                        "taught": tuned_on[task.calibration_set.prompts_sha256]
+                        if task.calibrated
+                        else None,
                     }
                     add(self.judge.record(task.key(subject), **fields, **more))
                 self.bar.advance()
@@ -245,35 +256,18 @@ def slowest_first(task: Task) -> tuple[int, int]:
     return SLOW.index(name) if name in SLOW else len(SLOW), -(task.evaluations or 0)
 
 
-def code_sha256(method: Any) -> str:
-    """A hash of the code a method's settings come from: its classes' modules, and the library's."""
-    kinds = {*type(method).__mro__, *type(getattr(method, "baseline", method)).__mro__}
-    modules = {kind.__module__ for kind in kinds if kind.__module__.startswith("tacache.")}
-    own = {Path(inspect.getsourcefile(sys.modules[name]) or "") for name in modules}
-    return _files_sha256(frozenset(own | library_files()))
-
-
-@cache
-def library_files() -> frozenset[Path]:
-    """Every file that fits, steps or calls a model; the command line only parses and prints."""
-    root = Path(tacache.__file__).parent
-    apart = {"cli", "lab"}
-    return frozenset(p for p in root.rglob("*.py") if p.relative_to(root).parts[0] not in apart)
-
-
-@cache
-def _files_sha256(files: frozenset[Path]) -> str:
-    content = b"".join(file.read_bytes() for file in sorted(files))
-    return hashlib.sha256(version("tacache").encode() + content).hexdigest()
-
-
 def load_prepared(file: Path) -> Prepared:
-    """What was left when a method was made ready."""
-    return Prepared.model_validate_json(file.read_text(encoding="utf-8"))
+    """Read the file that is written when a method is tuned."""
+    try:
+        return Prepared.model_validate_json(read_bounded(file))
+    except ValueError as error:
+        raise RecordError(
+            f"{file} is damaged: delete it, and run the same command again"
+        ) from error
 
 
 def drop_failed(out: str | Path) -> int:
-    """Take failed records out of the results, to run them again; how many they were."""
+    """Take failed records out of the results, to run them again; return how many they were."""
     file = RecordFile(out)
     file.load()  # what is no file of records is refused
     with only_here(file, Processes(0, 1)):
@@ -288,5 +282,5 @@ def drop_failed(out: str | Path) -> int:
 
 
 def lock_file(results: Path) -> Path:
-    """What a benchmark holds while it appends to the results."""
+    """The lock that a benchmark holds while it appends to the results."""
     return work_folder(results) / "lock"

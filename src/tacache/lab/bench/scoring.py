@@ -1,4 +1,4 @@
-"""What is said of a picture or clip: its distance to a reference, and scores of its own."""
+"""How a picture or clip compares to a reference, and the scores it has without one."""
 
 import math
 from collections.abc import Sequence
@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacache.decomposition import norm
+from tacache.decomposition import relative_distance
 from tacache.errors import HostError
+from tacache.fidelity import capped
 from tacache.lab.bench.records import Fidelity, Values
 from tacache.lab.following import Item
 from tacache.lab.metrics import METRICS, Samples, measure
@@ -19,7 +20,6 @@ from tacache.models import EMBEDDED
 
 DEFAULT_METRICS = ("psnr", "ssim")
 CPU = torch.device("cpu")
-LIMIT = 999.0  # dB, of equal pictures: JSON has no infinity
 
 
 class Result(NamedTuple):
@@ -54,7 +54,7 @@ def score(
     answer: Item | None = None,
     model: str | None = None,
 ) -> Values:
-    """Those of the metrics that need no reference; what the prompt asks for is its `answer`."""
+    """The metrics that need no reference; `answer` says what the prompt asks for."""
     samples = Samples(
         _on(device, made.pixels),
         prompts=[prompt],
@@ -72,15 +72,14 @@ def detector_of(model: str | None) -> Path | None:
 
 def drift(reference: Tensor, x: Tensor) -> float:
     """|x - reference| / |reference|, over all of a sample's elements."""
-    wanted, found = reference.double()[None], x.double()[None]
-    relative = float(norm(found - wanted) / norm(wanted))
-    if not math.isfinite(relative):
+    found = float(relative_distance(x[None], reference[None]))
+    if not math.isfinite(found):
         raise HostError("the result has values that are not finite")
-    return relative
+    return found
 
 
 def _on(device: torch.device, pixels: Tensor) -> Tensor:
-    """One sample where metrics run: networks of theirs are slow on a CPU; MPS lacks float64."""
+    """Move one sample to where metrics run: CUDA for their networks; MPS lacks float64."""
     return pixels[None].to(device if device.type == "cuda" else CPU)
 
 
@@ -96,4 +95,4 @@ def _values(names: Sequence[str], samples: Samples) -> Values:
 
 
 def _number(value: float) -> float | str:
-    return "failed: it is not a number" if math.isnan(value) else max(-LIMIT, min(value, LIMIT))
+    return "failed: it is not a number" if math.isnan(value) else capped(value)

@@ -61,9 +61,9 @@ class Counted:
         return pixels
 
     @property
-    def worth(self) -> float | None:
+    def equivalent_evaluations(self) -> float | None:
         """With a cache inside the model, the evaluations that its blocks' work amounts to."""
-        return None if self.meter is None else self.meter.worth
+        return None if self.meter is None else self.meter.equivalent_evaluations
 
     @property
     def noise_sha256(self) -> str:

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tacache.errors import TACacheError
-from tacache.lab.bench.inside import Inside
 from tacache.lab.bench.judging import FULL
 from tacache.lab.bench.methods import GENERAL, GENERAL_PROMPTS, METHODS, published, resolve
+from tacache.lab.bench.model_caches import InsideMethod
 from tacache.prompts import read_prompts
 
 OWN = ("tasu", "tasu-10", "damped", "fitted")
 # rivals that cache inside the model rather than its velocities; they know these pipelines
-INSIDE = tuple(name for name, method in METHODS.items() if isinstance(method, Inside))
+INSIDE = tuple(name for name, method in METHODS.items() if isinstance(method, InsideMethod))
 INSIDE_OF = ("FluxPipeline", "WanPipeline")
 OUTSIDE = tuple(name for name in METHODS if name not in INSIDE)
 BUDGETS = (25, 17, 13, 10, 7, 5)
@@ -24,7 +24,7 @@ PUBLISHED, ALL_INSIDE, PAPER = "published", "inside", "tasu:paper"
 
 
 class Suite(NamedTuple):
-    """A preset; the command's own options come before it."""
+    """A preset, whose values give way to the command's own options."""
 
     about: str
     methods: tuple[str, ...]
@@ -65,8 +65,8 @@ SUITES: dict[str, Suite] = {
     "calibration": Suite(
         "table 6: 6, 30 and 60 calibration prompts, and those of another source; 30 are as many as "
         "fitted can have within the evaluations a fit may take",
-        tuple(f"tasu-10@{taught}" for taught in ("6", "30", "60", f"{GENERAL}:60"))
-        + tuple(f"fitted@{taught}" for taught in ("6", "16", "30", f"{GENERAL}:30")),
+        tuple(f"tasu-10@{prompts}" for prompts in ("6", "30", "60", f"{GENERAL}:60"))
+        + tuple(f"fitted@{prompts}" for prompts in ("6", "16", "30", f"{GENERAL}:30")),
         (13, 10, 7),
         calibration_count=60,
     ),
@@ -89,7 +89,7 @@ PLAIN = Suite("methods and budgets as asked for", (), (7, 10, 13, 17, 25))
 
 
 def choose(name: str | None, **given: Any) -> Suite:
-    """The preset of a name, or none, with what was given in place of its own."""
+    """The preset of a name, or an empty one, with the given values in place of its own."""
     if name is not None and name not in SUITES:
         raise TACacheError(f"unknown suite {name!r}: choose from {', '.join(SUITES)}")
     preset = PLAIN if name is None else SUITES[name]
@@ -110,7 +110,7 @@ def within_steps(budgets: Sequence[int], steps: int) -> list[int]:
 
 
 def check_names(methods: Sequence[str]) -> None:
-    """A method that is not there stops before a model is loaded."""
+    """Refuse a method that does not exist before a model is loaded."""
     for name in methods:
         if name not in (FULL, PUBLISHED, ALL_INSIDE, PAPER):
             resolve(name)
@@ -119,7 +119,9 @@ def check_names(methods: Sequence[str]) -> None:
 def without_doubles(
     methods: Sequence[str], calibration: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Methods, and those left out: the general prompts are no other source where they are the own.
+    """Split methods into those to run and those that would repeat another.
+
+    A method on the general prompts repeats the plain one where those are the calibration prompts.
 
     That is so for every model that has no prompts of its own, unless others are given.
     """
@@ -130,7 +132,7 @@ def without_doubles(
 
 
 def expanded(methods: Sequence[str], pipeline: str) -> list[str]:
-    """The methods, with those that the words stand for in their place, for a pipeline's class."""
+    """Replace words such as `published` by the methods they stand for on a pipeline's class."""
     family = pipeline.lower()
     inside = INSIDE if pipeline in INSIDE_OF else ()
     known = {*OUTSIDE, *inside}

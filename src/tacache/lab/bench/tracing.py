@@ -1,4 +1,4 @@
-"""Numbers a step of one sample: k and d of its full run, and how far a method drifts from it.
+"""Numbers at every step of a sample: k and d of its full run, and how far a method drifts.
 
 What the paper's figure 2 and appendix C are made of. The full-step run is read from its file.
 """
@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from tacache.calibration import measure
-from tacache.decomposition import dot
-from tacache.diagnostics import relative
-from tacache.lab.bench.lessons import Walk
+from tacache.decomposition import dot, relative_distance
+from tacache.lab.bench.calibration_sets import Walk
 from tacache.lab.bench.records import Traces, rounded
 from tacache.lab.bench.seam import Calls
 from tacache.lab.methods import Problem
@@ -94,14 +93,14 @@ class Comparison:
         self._last: Visit | None = None
 
     def add(self, visit: Visit, evaluated: Tensor | None) -> None:
-        """The next step, with what the model said where it was evaluated.
+        """Compare the next step; `evaluated` is the model's velocity where it was evaluated.
 
         A fitted plan steps with an average over the interval: it does not drift as the model does.
         """
         states, velocities = self._walk
         v = visit.v if evaluated is None else evaluated
-        self._state.append(float(relative(visit.x, states[visit.step][None])))
-        self._velocity.append(float(relative(v, velocities[visit.step][None])))
+        self._state.append(float(relative_distance(visit.x, states[visit.step][None])))
+        self._velocity.append(float(relative_distance(v, velocities[visit.step][None])))
         self._evaluated.append(float(evaluated is not None))
         self._cosines.append(self._cosine(visit.step) if evaluated is None else None)
         if evaluated is not None:
@@ -117,10 +116,10 @@ class Comparison:
         return float(dot(historical, realign(now - before, before)))
 
     def traces(self, end: float) -> Traces:
-        """All steps, after the last one."""
+        """The numbers of all steps, to be asked for after the last one."""
         assert self._last is not None
         x = euler(self._last.x, self._last.v, self._last.t, end)
-        drift = float(relative(x, self._walk.states[-1][None]))
+        drift = float(relative_distance(x, self._walk.states[-1][None]))
         found: Traces = {
             "state_drift": rounded([*self._state, drift]),
             "velocity_drift": rounded(self._velocity),

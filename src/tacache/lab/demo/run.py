@@ -1,16 +1,17 @@
-"""The main job end to end on a model: calibrate, plan, draw, compare; pictures or clips."""
+"""The demo: calibrate a model, plan, draw pictures or clips, and compare them."""
 
 import importlib.util
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from tacache.fidelity import capped, frame_changes, per_frame, psnr, ssim
 from tacache.host import file_stem, warm_up, write
-from tacache.lab.metrics import frame_changes, per_frame, psnr, ssim
 from tacache.models import steady_threads
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
@@ -19,7 +20,6 @@ from tacache.storage.atomic import write_atomically
 from tacache.storage.files import Frozen
 from tacache.work.progress import track
 
-LIMIT = 999.0  # dB, of equal pictures: JSON has no infinity
 ENCODER = ("imageio", "imageio_ffmpeg")
 ENLARGED = 3  # an MP4 keeps colours at half of its size, so small clips are made larger
 # What the embedded model draws: an object, other words, a count, a colour, two objects, a place.
@@ -99,7 +99,7 @@ class ModelDemo(Frozen):
 
     @property
     def noun(self) -> str:
-        """What was made."""
+        """The word for what was made."""
         return "picture" if self.fps is None else "clip"
 
 
@@ -171,18 +171,14 @@ def fidelity(reference: Tensor, made: Tensor) -> dict[str, float]:
     """How a picture compares to another, or a clip to another by its frames and its changes."""
     pair = (reference[None], made[None])
     if made.ndim == 3:
-        return {"psnr": _finite(psnr(*pair)), "ssim": float(ssim(*pair))}
+        return {"psnr": capped(float(psnr(*pair))), "ssim": float(ssim(*pair))}
     changes = tuple(map(frame_changes, pair))
     return {
-        "psnr": _finite(per_frame(psnr, *pair)),
+        "psnr": capped(float(per_frame(psnr, *pair))),
         "ssim": float(per_frame(ssim, *pair)),
-        "change_psnr": _finite(per_frame(psnr, *changes)),
+        "change_psnr": capped(float(per_frame(psnr, *changes))),
         "change_ssim": float(per_frame(ssim, *changes)),
     }
-
-
-def _finite(decibels: Tensor) -> float:
-    return min(float(decibels), LIMIT)
 
 
 def _draw(pipe: Any, prompt: str, asked: Comparison) -> Drawn:
@@ -271,4 +267,4 @@ def _means(row: list[Picture], full: list[Picture], plan: str | None) -> Budget:
 
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return fmean(known) if known else None

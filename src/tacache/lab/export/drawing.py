@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from tacache.errors import TACacheError
 from tacache.host import Call, Request, generate, write
-from tacache.lab.bench.inside import within
+from tacache.lab.bench.calibration_sets import record_walk
 from tacache.lab.bench.judging import FULL
-from tacache.lab.bench.lessons import record_walk
 from tacache.lab.bench.methods import Followed, load_settings, resolve
+from tacache.lab.bench.model_caches import within
 from tacache.lab.bench.records import Key
 from tacache.lab.bench.runner import Bench, load_prepared
 from tacache.lab.export.orders import Order
@@ -68,7 +68,7 @@ def _by_method(bench: Bench, name: str, fps: int) -> Drawing:
     """A method of the benchmark, made ready on the calibration prompts by all processes."""
     (task,) = bench.tasks([resolve(name)])
     caller, method = bench.caller, task.asked.method
-    learned = task.lesson.subjects if task.taught else []
+    learned = task.calibration_set.subjects if task.calibrated else []
     bench.share(learned, "calibrating", lambda s: record_walk(caller, bench.folder, s))
     bench.share([task], "tuning", bench.prepare)
     with bench.processes.failing_together():
@@ -81,7 +81,7 @@ def _by_method(bench: Bench, name: str, fps: int) -> Drawing:
         "settings": method.shown(settings),
         "prepare_seconds": ready.seconds,
         "prepare_evaluations": ready.evaluations,
-        "taught": task.lesson.taught if task.taught else None,
+        "taught": task.calibration_set.tuned_on if task.calibrated else None,
     }
 
     def draw(sample: Sample, draft: Path) -> tuple[Path, dict[str, Any]]:
@@ -93,7 +93,9 @@ def _by_method(bench: Bench, name: str, fps: int) -> Drawing:
             "evaluated": tuple(round(t, 6) for t in made.evaluated),
             "noise_sha256": made.noise_sha256,
             "memory_bytes": made.memory_bytes,
-            "worth": None if made.worth is None else round(made.worth, 3),
+            "worth": None
+            if made.equivalent_evaluations is None
+            else round(made.equivalent_evaluations, 3),
         }
 
     return Drawing(name, task.evaluations, shared, draw)

@@ -1,4 +1,4 @@
-"""What is asked of an export."""
+"""What an export is asked for."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Order:
 
     @property
     def evaluations_each(self) -> int | None:
-        """Of one sample; None for a method that has a number of its own."""
+        """The evaluations of one sample; None for a method that has a budget of its own."""
         if self.plan is not None:
             return self.plan[1].evaluations
         if self.method == FULL:

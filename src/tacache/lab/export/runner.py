@@ -1,4 +1,4 @@
-"""The walk of an export: every sample drawn into its place, one record each.
+"""How an export runs: every sample is drawn into its place and gets one record.
 
 Samples whose file and record are there are left alone, so that a killed export goes on where it
 stopped; under `torchrun` or `accelerate launch` the samples are shared out between the processes.
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tacache import prompts
-from tacache.errors import HostError
+from tacache.errors import HostError, StorageError
 from tacache.host import Host
 from tacache.lab.bench.records import Key, Record, RecordError, RecordFile
 from tacache.lab.bench.runner import Bench, drop_failed, only_here
@@ -57,7 +57,7 @@ class Export:
         self.clips, self.title = benchmark(order.benchmark).clips, benchmark(order.benchmark).title
 
     def check(self, samples: Sequence[Sample]) -> None:
-        """A folder holds one model's samples by one method, each from its seed."""
+        """Refuse a folder that holds samples of another model, method or seed."""
         self.bench.check_same_setup([])
         method, evaluations, shared, _ = self.drawing
         same = (method, evaluations, shared.get("settings"))
@@ -76,7 +76,7 @@ class Export:
                 )
 
     def run(self, samples: Sequence[Sample]) -> None:
-        """Every sample of this process's share that is not there yet."""
+        """Draw every sample of this process's share that is not there yet."""
         processes, bench = self.bench.processes, self.bench
         mine = [s for s in samples[processes.rank :: processes.count] if not self.is_there(s)]
         with (
@@ -96,6 +96,8 @@ class Export:
         draft = self.bench.folder / f"draft-{os.getpid()}"
         try:
             made, fields = self.drawing.draw(prompts.Sample(sample.prompt, sample.seed), draft)
+        except StorageError:
+            raise  # no other sample could be kept either
         except Exception as error:
             return {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
         self.check_kind(made)
@@ -103,7 +105,7 @@ class Export:
         return {"status": "done", "picture": self.picture(sample), **fields}
 
     def check_kind(self, made: Path) -> None:
-        """Pictures for a benchmark of clips, or the reverse, are wrong from the first one on."""
+        """Refuse pictures for a benchmark of clips, and the reverse, at the first one."""
         if (made.suffix == ".mp4") != self.clips:
             made.unlink()
             found, wanted = ("pictures", "clips") if self.clips else ("clips", "pictures")
@@ -117,7 +119,7 @@ class Export:
         )
 
     def key(self, sample: Sample) -> Key:
-        """Of its record."""
+        """The key of its record."""
         return self.drawing.key(prompts.Sample(sample.prompt, sample.seed))
 
     def picture(self, sample: Sample) -> str:

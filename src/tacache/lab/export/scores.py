@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from tacache.lab.bench.records import Record, RecordFile, Values
@@ -212,7 +213,7 @@ def means(records: Iterable[Record]) -> dict[str, tuple[float, int]]:
         for name, value in record.scores.items():
             if isinstance(value, float):
                 values.setdefault(name, []).append(value)
-    return {name: (sum(found) / len(found), len(found)) for name, found in sorted(values.items())}
+    return {name: (fmean(found), len(found)) for name, found in sorted(values.items())}
 
 
 def _below(record: Record) -> str:

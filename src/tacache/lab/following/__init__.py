@@ -1,7 +1,7 @@
 """Whether pictures show what their prompts say, in the manner of GenEval, by a small detector.
 
 detector = load_detector()  # the one that ships, for pictures of tiny-flux
-score(follow(detector, pictures, read_items("training/following.jsonl")))
+score(judge(detector, pictures, read_items("training/following.jsonl")))
 """
 
 from tacache.lab.following.answers import (
@@ -11,7 +11,7 @@ from tacache.lab.following.answers import (
     Tag,
     Wanted,
     check,
-    follow,
+    judge,
     read_answers,
     read_items,
     relations,
@@ -48,7 +48,7 @@ __all__ = [
     "Wanted",
     "check",
     "detect",
-    "follow",
+    "judge",
     "load_detector",
     "read_answers",
     "read_items",

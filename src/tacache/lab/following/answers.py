@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal, cast
 
 from pydantic import Field, ValidationError, model_validator
@@ -98,7 +99,7 @@ def relations(one: Found, other: Found) -> set[Relation]:
     }
 
 
-def follow(detector: nn.Module, images: Tensor, items: Sequence[Item]) -> list[tuple[Tag, bool]]:
+def judge(detector: nn.Module, images: Tensor, items: Sequence[Item]) -> list[tuple[Tag, bool]]:
     """The tag of each prompt and whether its picture follows it, for `score`."""
     if len(images) != len(items):
         raise HostError(f"{len(images)} pictures for {len(items)} prompts: one each is needed")
@@ -116,10 +117,8 @@ def score(results: Iterable[tuple[Tag, bool]]) -> dict[str, float]:
         raise HostError("there is nothing to score: give at least one result")
     if unknown := passed.keys() - set(TAGS):
         raise HostError(f"unknown tag {min(unknown)!r}: there are {', '.join(TAGS)}")
-    shares: dict[str, float] = {
-        tag: sum(passed[tag]) / len(passed[tag]) for tag in TAGS if tag in passed
-    }
-    return {**shares, "overall": sum(shares.values()) / len(shares)}
+    shares: dict[str, float] = {tag: fmean(passed[tag]) for tag in TAGS if tag in passed}
+    return {**shares, "overall": fmean(shares.values())}
 
 
 def _lines(path: str | os.PathLike[str]) -> list[tuple[int, str]]:
@@ -154,7 +153,9 @@ def _check_known(items: Iterable[Item], architecture: Architecture) -> None:
     asked = {one.noun for one in wanted} - {*architecture.nouns}
     asked |= {one.color for one in wanted if one.color} - {*architecture.colours}
     if asked:
-        raise HostError(f"the detector does not know {min(asked)!r}: ask for what it was taught")
+        raise HostError(
+            f"the detector does not know {min(asked)!r}: ask for what it was trained on"
+        )
 
 
 def _matched(found: Sequence[Found], wanted: Wanted, exactly: bool) -> list[Found]:

@@ -169,7 +169,7 @@ class BudCache(CachingRule[BudCacheSettings]):
         return settings(climb(found, recording.steps, loss, SWEEPS, self.seed))
 
     def anchors(self, settings: BudCacheSettings, times: Sequence[float]) -> Anchors:
-        """As found."""
+        """The anchors that the search found."""
         return settings.anchors
 
     def rebuild(self, settings: BudCacheSettings) -> Rebuild:

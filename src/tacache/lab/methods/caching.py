@@ -8,16 +8,8 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from tacache.decomposition import working_dtype
-from tacache.lab.methods.seam import (
-    SLACK,
-    Baseline,
-    Meter,
-    Problem,
-    Settings,
-    Visit,
-    last_state,
-    spending,
-)
+from tacache.lab.methods.seam import Baseline, Meter, Problem, Settings, Visit, last_state
+from tacache.lab.methods.tuning import SLACK, spending
 from tacache.velocity import euler
 
 # What is kept at an anchor: its velocity v, or v - x, to which a later state is added.
@@ -50,7 +42,7 @@ class Now(NamedTuple):
 Rebuild = Callable[[Past, Now], Tensor]
 
 
-def follow(
+def walk_anchors(
     model: Meter, x: Tensor, times: Sequence[float], anchors: Iterable[int], rebuild: Rebuild
 ) -> Iterator[Visit]:
     """Euler over the full grid, step by step: evaluate at anchors, rebuild between them."""
@@ -93,7 +85,7 @@ class CachingRule(Baseline[Settings]):
     def visits(self, model: Meter, problem: Problem, settings: Settings) -> Iterator[Visit]:
         """Follow the anchors over the full grid."""
         anchors = self.anchors(settings, problem.times)
-        return follow(model, problem.noise, problem.times, anchors, self.rebuild(settings))
+        return walk_anchors(model, problem.noise, problem.times, anchors, self.rebuild(settings))
 
     def sample(self, model: Meter, problem: Problem, settings: Settings) -> Tensor:
         """Where following the anchors ends."""
@@ -102,7 +94,7 @@ class CachingRule(Baseline[Settings]):
     def meeting(
         self, found: Iterable[Settings], times: Sequence[float], evaluations: int
     ) -> list[Settings]:
-        """Those with the most anchors up to the budget or a few fewer, one a set of anchors."""
+        """The settings with the most anchors up to the budget or a few fewer, one a set."""
         by_anchors: dict[tuple[int, ...], Settings] = {}
         for settings in found:
             by_anchors.setdefault(self.anchors(settings, times), settings)

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from tacache.decomposition import divide, working_dtype
-from tacache.lab.methods.online import mean_abs
+from tacache.lab.methods.online import mean_abs, relative_change
 from tacache.storage.files import Frozen
 
 
@@ -29,11 +29,6 @@ class DiCacheSettings(Frozen):
     retention: Annotated[float, Field(ge=0, le=1)] = 0.2
     cap: Annotated[float, Field(ge=1)] = 1.5
     both_ends: bool = False
-
-
-def relative_change(now: Tensor, before: Tensor) -> Tensor:
-    """mean|now - before| / mean|before| of each sample."""
-    return divide(mean_abs(now - before), mean_abs(before))
 
 
 def gain(p: Tensor, last: Tensor, before_last: Tensor, cap: float) -> Tensor:

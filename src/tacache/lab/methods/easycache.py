@@ -13,8 +13,9 @@ from torch import Tensor
 
 from tacache.decomposition import divide
 from tacache.lab.methods.caching import REUSES, Reuse
-from tacache.lab.methods.online import LOOSEST, Memory, OnlineRule, Watch, mean_abs
+from tacache.lab.methods.online import Memory, OnlineRule, Watch, mean_abs
 from tacache.lab.methods.seam import Recording
+from tacache.lab.methods.tuning import LOOSEST
 from tacache.storage.files import Frozen
 
 WARM_UPS = (10, 6, 4, 2)  # published: 10; small budgets cannot afford it; k needs 2

@@ -17,7 +17,8 @@ from torch import Tensor
 from tacache.decomposition import working_dtype
 from tacache.lab.methods.caching import LONGEST_SPAN, CachingRule, Now, Past, Rebuild
 from tacache.lab.methods.online import mean_abs
-from tacache.lab.methods.seam import Recording, Visit, nearly
+from tacache.lab.methods.seam import Recording, Visit
+from tacache.lab.methods.tuning import nearly
 from tacache.storage.files import Frozen
 from tacache.velocity import euler
 
@@ -105,7 +106,7 @@ class MeanCache(CachingRule[MeanCacheSettings]):
         return list(found.values())
 
     def anchors(self, settings: MeanCacheSettings, times: Sequence[float]) -> tuple[int, ...]:
-        """As the path says."""
+        """The nodes of the path."""
         return settings.anchors
 
     def rebuild(self, settings: MeanCacheSettings) -> Rebuild:

@@ -8,6 +8,7 @@ batches of one.
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -23,14 +24,11 @@ from tacache.lab.methods.seam import (
     Settings,
     Visit,
     last_state,
-    named,
-    nearly,
 )
+from tacache.lab.methods.tuning import LOOSEST, bisected, named, nearly
 from tacache.velocity import euler
 
-LOOSEST = 1e6  # a threshold no run reaches
-LOWEST, HIGHEST = 1e-6, 10.0  # between which thresholds are searched, on a log scale
-BISECTIONS = 14
+LOWEST, BISECTIONS = 1e-6, 14  # of the search for a threshold
 
 
 class Memory(NamedTuple):
@@ -54,6 +52,11 @@ class Watch(NamedTuple):
 def mean_abs(x: Tensor) -> Tensor:
     """mean|x| of each sample."""
     return x.reshape(len(x), -1).abs().mean(dim=1, dtype=working_dtype(x))
+
+
+def relative_change(now: Tensor, before: Tensor) -> Tensor:
+    """mean|now - before| / mean|before| of each sample, as caches that are published measure it."""
+    return divide(mean_abs(now - before), mean_abs(before))
 
 
 def walk_online(model: Meter, problem: Problem, watch: Watch) -> Iterator[Visit]:
@@ -98,9 +101,10 @@ def _remember(memory: Memory | None, x: Tensor, v: Tensor, rows: Sequence[int]) 
 
 
 class OnlineRule(Baseline[Settings]):
-    """A baseline that watches a sum; its budget is the mean over the recording's samples."""
+    """A baseline that watches a sum during the run, for each sample apart.
 
-    online = True
+    Samples may differ in evaluations, and a budget is met by their mean.
+    """
 
     @abstractmethod
     def watch(self, settings: Settings) -> Watch:
@@ -129,8 +133,7 @@ class OnlineRule(Baseline[Settings]):
             trial = settings.model_copy(update=update)
 
             def made() -> tuple[float]:
-                counts = self.run(recording, trial).evaluations
-                return (sum(counts) / len(counts),)
+                return (fmean(self.run(recording, trial).evaluations),)
 
             if value not in known:
                 (spent,) = recording.tried(f"evaluations: {named(trial)}", made)
@@ -139,24 +142,8 @@ class OnlineRule(Baseline[Settings]):
 
         found: dict[float, Settings] = {}
         for budget in nearly(evaluations):
-            spent, best = _bisected(tried, budget, 0.0 if budget == recording.steps else LOOSEST)
+            first = 0.0 if budget == recording.steps else LOOSEST
+            spent, best = bisected(tried, budget, first=first, lowest=LOWEST, times=BISECTIONS)
             if spent <= budget:
                 found.setdefault(spent, best)
         return list(found.values())
-
-
-def _bisected(
-    tried: Callable[[float], tuple[float, Settings]], budget: int, first: float
-) -> tuple[float, Settings]:
-    """What is spent with the lowest threshold that stays within the budget, and its settings."""
-    spent, best = tried(first)
-    low, high = LOWEST, HIGHEST
-    for _ in range(BISECTIONS):
-        if spent >= budget:
-            break
-        middle = (low * high) ** 0.5
-        mean, trial = tried(middle)
-        if spent < mean <= budget:
-            spent, best = mean, trial
-        low, high = (middle, high) if mean > budget else (low, middle)
-    return spent, best

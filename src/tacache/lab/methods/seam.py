@@ -4,8 +4,6 @@ A `Problem` is what every method gets. A `Recording` is a problem whose full-ste
 methods are tuned on. Whatever a method does, its evaluations are counted at the velocity function.
 """
 
-import hashlib
-import heapq
 import math
 from abc import ABC, abstractmethod
 from collections import deque
@@ -18,15 +16,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from tacache.decomposition import norm
+from tacache.decomposition import relative_distance
 from tacache.errors import HostError, PlanError
 from tacache.grid import as_times, interpolate
+from tacache.lab.methods.tuning import least, named, unreachable
 from tacache.storage.files import Frozen
 from tacache.velocity import Condition, Velocity, batches, check_velocity, euler
 
 Settings = TypeVar("Settings", bound=Frozen)
-Candidate = TypeVar("Candidate")
-SLACK = 2  # evaluations that a setting may leave of its budget: it may yet be better
 # tried(name, make): make() of a try, or what it came to before
 Tried = Callable[[str, Callable[[], tuple[float, ...]]], tuple[float, ...]]
 # grid(K): the K-step grid, made the way the full one was made
@@ -104,7 +101,7 @@ def last_state(visits: Iterable[Visit], times: Sequence[float]) -> Tensor:
 
 
 class Meter:
-    """The velocity function of a problem; notes at every call who is evaluated, and when."""
+    """The velocity function of a problem, which counts: it notes each sample's evaluations."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -120,7 +117,7 @@ class Meter:
         return v.clone()  # the model may write its next velocity into the same memory
 
     def outcome(self, x: Tensor) -> Outcome:
-        """These samples with what they took."""
+        """Samples with the times at which they were evaluated."""
         return Outcome(x, tuple(map(tuple, self._evaluated)))
 
 
@@ -158,9 +155,7 @@ class Recording(Problem):
 
     def error(self, x: Tensor) -> float:
         """The mean over samples of |x - x_N|^2 / |x_N|^2: how far a result is from full steps."""
-        reference = self.states[-1].double()
-        squares = (norm(x.double() - reference) / norm(reference)) ** 2
-        mean = float(squares.mean())
+        mean = float((relative_distance(x, self.states[-1]) ** 2).mean())
         return mean if math.isfinite(mean) else math.inf
 
 
@@ -184,52 +179,17 @@ def record(
     )
 
 
-def nearly(evaluations: int) -> range:
-    """The budget and what a setting may spend in its place, down from it."""
-    return range(evaluations, max(evaluations - SLACK, 1) - 1, -1)
-
-
-def spending(found: Mapping[tuple[int, ...], Candidate], evaluations: int) -> list[Candidate]:
-    """Of what is known by the steps it evaluates: the most up to the budget, or a few fewer."""
-    most = max((len(steps) for steps in found if len(steps) <= evaluations), default=0)
-    return [one for steps, one in found.items() if most - SLACK <= len(steps) <= most]
-
-
-def named(settings: Frozen) -> str:
-    """A short name that no other settings have."""
-    content = f"{type(settings).__name__} {settings.model_dump_json()}"
-    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
-
-
-def least(
-    found: Sequence[Candidate], cost: Callable[[Candidate, int], float], parts: int
-) -> Candidate:
-    """The candidate whose costs of all parts sum to the least; costs are not negative.
-
-    Whoever has the least so far is taken further: who is first to be through has won, and most of
-    the others were never finished.
-    """
-    running = [(0.0, i, 0) for i in range(len(found))]
-    while True:
-        total, i, done = heapq.heappop(running)
-        if done == parts:
-            return found[i]
-        heapq.heappush(running, (total + cost(found[i], done), i, done + 1))
-
-
 class Baseline(ABC, Generic[Settings]):
     """A rival: how it is tuned for a budget, and how it samples.
 
     `published` holds its published settings by name, where they mean something without the model
-    they were published for. `online` says that it decides during the run, for each sample apart;
-    then samples may differ in evaluations, and a budget is met by their mean. `tuned` says that
-    samples choose its settings; where they do not, the grid and the budget alone do.
+    they were published for. `tuned` says that samples choose its settings; where they do not, the
+    grid and the budget alone do.
     """
 
     name: str
     citation: str
     needs: str = "it takes at least one"
-    online: bool = False
     tuned: bool = True
     published: Mapping[str, Settings] = MappingProxyType({})
 
@@ -248,10 +208,7 @@ class Baseline(ABC, Generic[Settings]):
             raise PlanError(f"{evaluations} evaluations of {recording.steps} steps are impossible")
         found = self.candidates(recording, evaluations)
         if not found:
-            raise PlanError(
-                f"{self.name} cannot run on {evaluations} evaluations of {recording.steps} steps: "
-                f"{self.needs}"
-            )
+            raise unreachable(self.name, evaluations, recording.steps, self.needs)
         if len(found) == 1:
             return found[0]
         # only a condition tells a velocity function which samples it gets

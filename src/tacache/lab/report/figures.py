@@ -5,18 +5,18 @@ for it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tacache.errors import TACacheError
+from tacache.lab.report.calibration import calibration
 from tacache.lab.report.quantities import IDENTICAL, Quantity, quantity
 from tacache.lab.report.standing import named, study_styles
 from tacache.lab.report.steps import alignment, drift, indicators
 from tacache.lab.report.summary import Row, Study, Table
 from tacache.lab.report.tables import heading, label, table_title
-from tacache.lab.report.taught import calibration
+from tacache.plots import drawing
+from tacache.storage.atomic import writing
 
 SHOWN = (
     "full.lpips",
@@ -29,9 +29,7 @@ SHOWN = (
 GREY = "#d5d8dc"
 LOGARITHMIC = ("drift", "lpips")  # metrics whose axis is
 RC = {
-    "svg.hashsalt": "tacache",  # the same file every time
     "svg.fonttype": "none",  # text stays text
-    "font.size": 9,
     "text.parse_math": False,  # a name may have a $
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -104,7 +102,7 @@ FIGURES: dict[str, Draw] = {
 
 def draw(study: Study, folder: Path) -> list[Path]:
     """Every figure that the study has numbers for, in both formats."""
-    with _drawing() as figure_class:
+    with drawing(RC, "report") as figure_class:
         return [
             path
             for name, make in FIGURES.items()
@@ -115,7 +113,7 @@ def draw(study: Study, folder: Path) -> list[Path]:
 
 def check() -> None:
     """Refuse to begin what cannot be drawn."""
-    with _drawing():
+    with drawing(RC, "report"):
         pass
 
 
@@ -124,20 +122,11 @@ def _saved(figure: Any, stem: Path) -> Iterator[Path]:
     figure.set_layout_engine("none")
     for suffix, metadata in ((".svg", {"Date": None}), (".png", {"Software": None})):
         target = stem.with_name(stem.name + suffix)
-        figure.savefig(target, metadata=metadata, dpi=150, bbox_inches="tight", facecolor="white")
+        with writing(target) as draft:
+            figure.savefig(
+                draft, metadata=metadata, dpi=150, bbox_inches="tight", facecolor="white"
+            )
         yield target
-
-
-@contextmanager
-def _drawing() -> Iterator[type[Any]]:
-    """The class of figures that need no screen, while our style is set."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise TACacheError("figures need: pip install 'tacache[report]'") from error
-    with rc_context(RC):
-        yield Figure
 
 
 def _lines(panel: Any, study: Study, across: Quantity, up: Quantity) -> None:
@@ -175,7 +164,7 @@ def _lines(panel: Any, study: Study, across: Quantity, up: Quantity) -> None:
 
 
 def _grey(panel: Any, study: Study, methods: Sequence[str], across: Quantity, up: Quantity) -> None:
-    """Methods that are not named, so that nothing is hidden."""
+    """Draw methods that are not named in grey, so that nothing is hidden."""
     for i, method in enumerate(methods):
         points = sorted(_points(study.rows, method, across.name, up))
         panel.plot(
@@ -190,16 +179,16 @@ def _grey(panel: Any, study: Study, methods: Sequence[str], across: Quantity, up
 
 
 def _across_title(study: Study, across: Quantity) -> str:
-    """What evaluations are of: caches inside the model stand at what they are worth."""
+    """The title of the axis; a cache inside the model stands at equivalent evaluations."""
     if across.name == "speedup":
         return f"speedup{' (not comparable: a shared device)' if study.crowded else ''}"
-    return f"evaluations of the model{', or their worth' if study.has('worth') else ''}"
+    return f"evaluations of the model{', or equivalent ones' if study.has('worth') else ''}"
 
 
 def _points(
     rows: Sequence[Row], method: str, across: str, up: Quantity
 ) -> list[tuple[float, float, float]]:
-    """Where a method stands at each budget; results equal to the reference lie off any scale."""
+    """The points of a method, one a budget, without results equal to the reference."""
     return [
         (x.mean, y.mean, y.margin or 0.0)
         for row in rows

@@ -63,7 +63,7 @@ def _told_apart(table: Table) -> Iterator[Row]:
 
 
 def _notes(table: KindTable, samples: int) -> Iterator[str]:
-    """Of one metric."""
+    """The notes on one metric."""
     whole = f"score.{table.metric}"
     counts = ", ".join(f"{_most(table.rows, q.name)} {q.title}" for q in table.columns if q.is_part)
     yield (

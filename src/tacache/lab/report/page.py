@@ -8,9 +8,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tacache.errors import TACacheError
+from tacache.lab.pages import template
 from tacache.lab.report.kinds import kind_tables
-from tacache.lab.report.pictures import Shelves, data_address
+from tacache.lab.report.pictures import Shelves, file_address
 from tacache.lab.report.quantities import Quantity
 from tacache.lab.report.standing import named, study_styles
 from tacache.lab.report.summary import Row, Study
@@ -77,13 +77,16 @@ class Section(NamedTuple):
 
 def page(sections: Sequence[Section]) -> str:
     """The page's text."""
-    environment = _environment()
-    return str(environment.get_template("report.html").render(sections=sections, sides=SIDES))
+    return str(_template().render(sections=sections, sides=SIDES))
 
 
 def check() -> None:
     """Refuse to begin what cannot be written."""
-    _environment()
+    _template()
+
+
+def _template() -> Any:
+    return template("tacache.lab.report", "report.html", "report")
 
 
 def section(study: Study, shelves: Shelves, drawn: Mapping[str, Path]) -> Section:
@@ -100,7 +103,7 @@ def section(study: Study, shelves: Shelves, drawn: Mapping[str, Path]) -> Sectio
         study,
         setup(study),
         grids,
-        [(text, data_address(drawn[name])) for name, text in EMBEDDED.items() if name in drawn],
+        [(text, file_address(drawn[name])) for name, text in EMBEDDED.items() if name in drawn],
         notes(study),
         shelves,
         _data(study, shelves),
@@ -167,16 +170,3 @@ def _data(study: Study, shelves: Shelves) -> dict[str, Any]:
             for s in shelves.shown
         ],
     }
-
-
-def _environment() -> Any:
-    try:
-        from jinja2 import Environment, PackageLoader
-    except ModuleNotFoundError as error:
-        raise TACacheError("the page needs: pip install 'tacache[report]'") from error
-    return Environment(
-        loader=PackageLoader("tacache.lab.report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )

@@ -1,12 +1,12 @@
 """Pictures and clips of records as addresses that need no files, up to a given size in all."""
 
-import base64
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tacache.lab.bench.records import Record
 from tacache.lab.films import film
+from tacache.lab.pages import data_address
 from tacache.lab.report.quantities import IDENTICAL, in_order, measured
 from tacache.lab.report.summary import HEADLINES
 from tacache.prompts import Sample
@@ -75,21 +75,22 @@ def shelves(records: Sequence[Record], folder: Path, room: int) -> Shelves:
     return Shelves(found, len(by_subject) - len(found), named - len(files))
 
 
-def data_address(file: Path) -> str:
+def file_address(file: Path) -> str:
     """A file as an address that needs no file."""
-    return _address(KINDS[file.suffix.lower()], file.read_bytes())
-
-
-def _address(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+    return data_address(KINDS[file.suffix.lower()], file.read_bytes())
 
 
 def _file(record: Record, folder: Path) -> Path | None:
-    """The picture's file, seen from the results, where it is there and can be shown."""
-    if record.picture is None or Path(record.picture).suffix.lower() not in KINDS:
+    """The picture's file below the folder of the results, where it is there and can be shown.
+
+    Records may come from others, and pages are shared: a file from elsewhere is not put on one,
+    also where a link leads to it.
+    """
+    name = record.picture
+    if name is None or "\0" in name or Path(name).suffix.lower() not in KINDS:
         return None
-    file = folder / record.picture
-    return file if file.is_file() else None
+    file = (folder / name).resolve()
+    return file if file.is_relative_to(folder.resolve()) and file.is_file() else None
 
 
 def _picture(record: Record, file: Path) -> Picture:
@@ -97,10 +98,10 @@ def _picture(record: Record, file: Path) -> Picture:
     if moving is not None:
         content, *_ = moving
         shape = {key: value for key, value in moving._asdict().items() if key != "content"}
-        address = _address("image/png", content)
+        address = data_address("image/png", content)
         return Picture(record.method, record.evaluations, facts, False, address, shape)
     video = KINDS[file.suffix.lower()].startswith("video")
-    return Picture(record.method, record.evaluations, facts, video, data_address(file))
+    return Picture(record.method, record.evaluations, facts, video, file_address(file))
 
 
 def _facts(record: Record) -> str:

@@ -41,7 +41,7 @@ class Quantity(Frozen):
 
     @property
     def kind(self) -> str:
-        """Of a metric's sub-score, the kind of samples it is a mean over; else empty."""
+        """The kind of samples that a sub-score is a mean over; empty for other quantities."""
         whole, _, kind = self.metric.partition("/")
         return kind if whole in METRICS else ""
 
@@ -97,7 +97,7 @@ COSTS: dict[str, tuple[Quantity, Getter]] = {
             Quantity(name="evaluations", title="evaluations", digits=1),
             lambda record, full: float(record.spent),
         ),
-        (Quantity(name="worth", title="worth", digits=1), lambda record, full: record.worth),
+        (Quantity(name="worth", title="equivalent", digits=1), lambda record, full: record.worth),
         (
             Quantity(name="seconds", title="time", better="lower", digits=2, unit="s"),
             lambda record, full: record.seconds,
@@ -132,7 +132,7 @@ UNITS = {"psnr": DB}
 
 
 def quantity(name: str) -> Quantity:
-    """All there is to know of a name."""
+    """The quantity of a name."""
     if name in COSTS:
         return COSTS[name][0]
     metric = name.partition(".")[2]

@@ -1,4 +1,6 @@
-"""Who stands where over all budgets of a study, and so whom a short table or a figure names."""
+"""The methods of a study in order over all budgets, and which of them figures name."""
+
+from statistics import fmean
 
 from tacache.lab.report.style import Style, styles
 from tacache.lab.report.summary import HEADLINES, Study, is_ours
@@ -13,7 +15,7 @@ def standing(study: Study, name: str) -> list[str]:
     ranks: dict[str, list[int]] = {}
     for row in rows:
         ranks.setdefault(row.method, []).append(row.ranks.get(name, last))
-    return sorted(ranks, key=lambda method: (sum(ranks[method]) / len(ranks[method]), method))
+    return sorted(ranks, key=lambda method: (fmean(ranks[method]), method))
 
 
 def leading(study: Study, name: str, top: int) -> list[str]:
@@ -24,7 +26,7 @@ def leading(study: Study, name: str, top: int) -> list[str]:
 
 
 def named(study: Study) -> list[str]:
-    """Whom figures name: all where they are few, else ours and the best by the first headline."""
+    """The methods that figures name: all, or ours and the best where there are many."""
     ours = [method for method in study.methods if is_ours(method)]
     name = next((name for name in HEADLINES if study.has(name)), None)
     if len(study.methods) - len(ours) <= NAMED or name is None:

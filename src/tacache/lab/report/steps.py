@@ -8,8 +8,7 @@ from tacache.lab.report.standing import study_styles
 from tacache.lab.report.summary import Row, Study
 from tacache.lab.report.tables import table_title
 from tacache.lab.report.traces import CACHED, EVALUATED, Trace
-
-STEP = "step, from noise to data"
+from tacache.plots import WIDE, Curve, band, draw_indicators, known, label
 
 
 def drift(study: Study, figure_class: type[Any]) -> Any:
@@ -25,7 +24,7 @@ def drift(study: Study, figure_class: type[Any]) -> Any:
         wide = _window(study.steps)
         titles = ("state drift", f"velocity, cached (mean of {wide} steps)", "velocity, evaluated")
         for panel, what in zip(row_of_panels, titles, strict=True):
-            _labelled(panel, f"{what}: {title}", "relative to full steps")
+            label(panel, f"{what}: {title}", "relative to full steps")
             panel.set_ylim(bottom=0)
     _legend(figure, panels.flat)
     figure.suptitle(
@@ -45,9 +44,9 @@ def alignment(study: Study, figure_class: type[Any]) -> Any:
         for row in rows:
             style = study_styles(study)[row.method]
             line = "-" if row.ours else "--"
-            _band(panel, row.traces["cos_theta"], style.colour)
+            band(panel, _curve(row.traces["cos_theta"]), style.colour)
             panel.plot(
-                *_line(row.traces["cos_theta"].mean),
+                *known(row.traces["cos_theta"].mean),
                 line,
                 color=style.colour,
                 linewidth=1.4,
@@ -55,7 +54,7 @@ def alignment(study: Study, figure_class: type[Any]) -> Any:
                 label=row.method,
             )
         panel.axhline(0, color="#9aa0a8", linewidth=0.8)
-        _labelled(panel, title, "cos theta")
+        label(panel, title, "cos theta")
     _legend(figure, panels.flat)
     figure.suptitle(
         f"{study.model}: alignment of cached steps, mean of {study.samples} samples", fontsize=10
@@ -68,20 +67,9 @@ def indicators(study: Study, figure_class: type[Any]) -> Any:
     full = [row for row in study.references if {"magnitude", "direction"} <= row.traces.keys()]
     if not full:
         return None
-    found = full[0].traces
-    figure = figure_class(figsize=(10, 2.9), layout="constrained")
-    panels = figure.subplots(1, 3)
-    edge = max(1, study.steps // 5)
-    for panel, name, title, cut in (
-        (panels[0], "direction", f"DI of {study.model}", 0),
-        (panels[1], "magnitude", f"MI of {study.model}", 0),
-        (panels[2], "magnitude", f"MI, steps {edge} to {study.steps - 1 - edge}", edge),
-    ):
-        trace, colour = _middle(found[name], cut), "#2f6fd0" if name == "direction" else "#d1495b"
-        _band(panel, trace, colour)
-        panel.plot(*_line(trace.mean), color=colour, linewidth=1.6)
-        _labelled(panel, title, "per step" if name == "direction" else "per unit of time")
-    figure.suptitle(f"mean and standard deviation over {study.samples} runs", fontsize=9)
+    figure = figure_class(figsize=WIDE, layout="constrained")
+    curves = {name: _curve(full[0].traces[name]) for name in ("magnitude", "direction")}
+    draw_indicators(figure, curves, study.steps, study.model, study.samples)
     return figure
 
 
@@ -99,7 +87,7 @@ def _numbers(row: Row, trace: str) -> bool:
 
 
 def _drift(panels: Sequence[Any], row: Row, study: Study) -> None:
-    """One method in all panels."""
+    """Draw one method in all panels."""
     state, cached, evaluated = panels
     line: dict[str, Any] = {
         "color": study_styles(study)[row.method].colour,
@@ -109,15 +97,15 @@ def _drift(panels: Sequence[Any], row: Row, study: Study) -> None:
     }
     if "state_drift" in row.traces:
         if row.ours:
-            _band(state, row.traces["state_drift"], line["color"])
-        state.plot(*_line(row.traces["state_drift"].mean), **line)
-    steps, values = _line(row.traces[CACHED].mean)
+            band(state, _curve(row.traces["state_drift"]), line["color"])
+        state.plot(*known(row.traces["state_drift"].mean), **line)
+    steps, values = known(row.traces[CACHED].mean)
     cached.plot(steps, _rolling(values, _window(study.steps)), **line)
-    evaluated.plot(*_line(row.traces[EVALUATED].mean), "o-", markersize=3.5, **line)
+    evaluated.plot(*known(row.traces[EVALUATED].mean), "o-", markersize=3.5, **line)
 
 
 def _window(steps: int) -> int:
-    """Over how many cached steps a mean runs: some intervals, so that it shows their level."""
+    """How many cached steps a running mean covers: some intervals, to show their level."""
     return max(3, steps // 5)
 
 
@@ -128,7 +116,7 @@ def _rolling(values: Sequence[float], width: int) -> list[float]:
 
 
 def _legend(figure: Any, panels: Iterable[Any]) -> None:
-    """Every method once, beside the panels."""
+    """Name every method once, beside the panels."""
     found = {
         name: handle
         for panel in panels
@@ -137,33 +125,5 @@ def _legend(figure: Any, panels: Iterable[Any]) -> None:
     figure.legend(found.values(), found.keys(), loc="outside right center", frameon=False)
 
 
-def _line(values: Sequence[float | None]) -> tuple[list[int], list[float]]:
-    """The steps that have a number, and their numbers."""
-    there = [(n, x) for n, x in enumerate(values) if x is not None]
-    return [n for n, _ in there], [x for _, x in there]
-
-
-def _band(panel: Any, trace: Trace, colour: str) -> None:
-    """One standard deviation to either side."""
-    steps, means = _line(trace.mean)
-    _, spreads = _line(trace.deviation)
-    low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
-    high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
-    panel.fill_between(steps, low, high, color=colour, alpha=0.16, linewidth=0)
-
-
-def _middle(trace: Trace, cut: int) -> Trace:
-    """Without the first and last steps, which set the scale."""
-
-    def kept(values: Sequence[float | None]) -> tuple[float | None, ...]:
-        return tuple(x if cut <= n < len(values) - cut else None for n, x in enumerate(values))
-
-    return Trace(mean=kept(trace.mean), deviation=kept(trace.deviation)) if cut else trace
-
-
-def _labelled(panel: Any, title: str, unit: str) -> None:
-    panel.set_title(title, fontsize=10)
-    panel.set_xlabel(STEP)
-    panel.set_ylabel(unit)
-    panel.locator_params(axis="x", integer=True)
-    panel.grid()
+def _curve(trace: Trace) -> Curve:
+    return Curve(trace.mean, trace.deviation)

@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tacache.lab.bench.records import PACKED, START, Record, RecordError, read_records, unpacked
+from tacache.lab.bench.records import Record, RecordError, read_records
 from tacache.lab.report.estimates import difference, estimate
 from tacache.lab.report.kinds import overall
 from tacache.lab.report.quantities import CLOCKED, in_order, measured, unmeasured
 from tacache.lab.report.summary import HEADLINES, REFERENCES, Lead, Row, Study, Summary, Table
 from tacache.lab.report.traces import alignment, traces
 from tacache.prompts import Sample
+from tacache.storage.journal import PACKED
 
 Samples = dict[str, dict[Sample, float]]  # quantity -> sample -> number
 GroupKey = tuple[str, int | None]
@@ -32,9 +33,6 @@ def load(source: Path) -> list[Record]:
     """The records of a results file, which must have some."""
     if not source.is_file():
         raise RecordError(f"there is no results file {source}: `tacache bench` writes one")
-    begins = unpacked(source)[: len(START)]
-    if begins != START[: len(begins)]:
-        raise RecordError(f"{source} is no file of records: name one of `tacache bench`")
     records = read_records(source)
     if not records:
         raise RecordError(f"{source} has no records: run `tacache bench` to the end")

@@ -101,7 +101,7 @@ class Study(Frozen):
 
     @property
     def rows(self) -> list[Row]:
-        """All rows but the references'."""
+        """The rows of all methods, without the references."""
         return [row for table in self.tables for row in table.rows]
 
     @property

@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Iterable, Sequence
 
+from tacache.errors import printable
 from tacache.lab.report.estimates import Estimate
 from tacache.lab.report.kinds import kind_notes, kind_tables
 from tacache.lab.report.quantities import CLOCKED, IDENTICAL, Quantity, quantity
@@ -18,20 +19,21 @@ NOTES = (
     "Leads are differences sample by sample, from the same noise.",
 )
 CAPPED = "Pictures equal to the reference count as 100 dB."
-WORTH = (
-    "A cache inside the model runs a part of it at skipped steps too: worth is how many "
-    "evaluations all its work amounts to. Of all other methods that is what they evaluate."
+EQUIVALENT = (
+    "A cache inside the model runs a part of it at skipped steps too: equivalent are "
+    "the evaluations that all its work amounts to. Of all other methods that is what they evaluate."
 )
 OVER = "\N{DAGGER}"
 OVERSPENT = (
-    f"{OVER} cost more than the budget: by evaluations, or by worth where there is one. It is "
-    "ranked all the same."
+    f"{OVER} cost more than the budget: by evaluations, or by equivalent ones where there "
+    "are some. It is ranked all the same."
 )
 AVERAGED = (
     "A fitted plan crosses an interval with one average velocity, which is what its cached steps "
     "drift by; at evaluated steps it is the model's own velocity that is compared."
 )
 CROWDED = "\N{DOUBLE DAGGER}"
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how cells begin that spreadsheets compute
 SHARED = "Calibration evaluations are those of the full runs that a method was made ready on."
 
 
@@ -118,7 +120,7 @@ def notes(study: Study) -> list[str]:
     if any(_identical(row) for row in study.rows):
         found.append(CAPPED)
     if study.has("worth"):
-        found.append(WORTH)
+        found.append(EQUIVALENT)
     if any(row.over for row in study.rows):
         found.append(OVERSPENT)
     if study.has("calibration"):
@@ -204,19 +206,30 @@ def comma_separated(study: Study) -> str:
     columns = [f"{q.name}{part}" for q in study.quantities for part in ("", ".low", ".high")]
     ranked = [q.name for q in study.quantities if q.better]
     fields = ("study", "method", "asked", "done", "failed", "unreachable", "reason")
-    writer.writerow([*fields, *columns, *(f"{name}.rank" for name in ranked)])
+    titles = (*fields, *columns, *(f"{name}.rank" for name in ranked))
+    writer.writerow([_harmless(title) for title in titles])
     for row in (*study.references, *study.rows):
         facts = (row.method, row.evaluations, row.done, row.failed, row.unreachable, row.reason)
         found = [row.values.get(q.name) for q in study.quantities]
         numbers = [x for one in found for x in _interval(one)]
-        writer.writerow([study.name, *facts, *numbers, *(row.ranks.get(name) for name in ranked)])
+        ranks = (row.ranks.get(name) for name in ranked)
+        writer.writerow([_harmless(cell) for cell in (study.name, *facts, *numbers, *ranks)])
     return file.getvalue()
+
+
+def _harmless(cell: object) -> object:
+    """A cell of CSV that no spreadsheet takes for a formula: texts that begin like one get a '."""
+    if not isinstance(cell, str):
+        return cell
+    return f"'{printable(cell)}" if cell.startswith(FORMULA) else printable(cell)
 
 
 def markdown_table(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """Lines under titles, the first column to the left."""
     rule = ["---", *["---:"] * (len(titles) - 1)]
-    escaped = [[text.replace("|", "\\|") for text in line] for line in (titles, rule, *lines)]
+    escaped = [
+        [printable(text).replace("|", "\\|") for text in line] for line in (titles, rule, *lines)
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 

@@ -1,10 +1,9 @@
-"""Numbers a step: means and spreads over samples, and what they come to over a run."""
+"""Numbers at every step: means and spreads over samples, and their means over a run."""
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean, pstdev
 
-import numpy as np
-
+from tacache import diagnostics
 from tacache.diagnostics import Alignment
 from tacache.lab.bench.records import Record
 from tacache.storage.files import Frozen
@@ -31,17 +30,7 @@ def traces(records: Sequence[Record]) -> dict[str, Trace]:
 def alignment(records: Sequence[Record]) -> Alignment | None:
     """cos(theta) over all cached steps of all samples, as in the paper's appendix C."""
     cosines = [x for record in records for x in _numbers(record, "cos_theta")]
-    if not cosines:
-        return None
-    low, median, high = (float(value) for value in np.percentile(cosines, [10, 50, 90]))
-    return Alignment(
-        records=len(cosines),
-        mean=fmean(cosines),
-        positive=fmean(x > 0 for x in cosines),
-        percentile_10=low,
-        median=median,
-        percentile_90=high,
-    )
+    return diagnostics.alignment(cosines) if cosines else None
 
 
 def step_drift(record: Record, name: str, *, evaluated: bool) -> float | None:

@@ -12,23 +12,27 @@ from tacache.lab.report.readme import fill, marked
 from tacache.lab.report.studies import load, read_study, study, study_name, summarise
 from tacache.lab.report.summary import Summary
 from tacache.lab.report.tables import comma_separated, markdown
-from tacache.storage.atomic import write_atomically
+from tacache.storage.atomic import check_writable, write_atomically
+from tacache.storage.reading import read_bounded
 
+TABLES = (".md", ".csv")
 ROOM = 24 * 2**20  # bytes, of all pictures on the page
 Files = Sequence[str | os.PathLike[str]]
 
 
 def write_report(files: Files, out: str | os.PathLike[str], *, room: int = ROOM) -> list[Path]:
-    """All that there is to say of some results files, into a folder; what was written."""
+    """Write the report of some results files into a folder, and return what was written."""
     folder = Path(out)
+    check_writable(folder)
     figures.check()
     pages.check()
     loaded = [(Path(file), load(Path(file))) for file in files]
     summary = summarise(study(study_name(file), records) for file, records in loaded)
+    _check_ours(folder, [one.name for one in summary.studies])
     folder.mkdir(parents=True, exist_ok=True)
     written, sections = [summary.save(folder / "summary.json")], []
     for one, (file, records) in zip(summary.studies, loaded, strict=True):
-        for suffix, text in ((".md", markdown(one)), (".csv", comma_separated(one))):
+        for suffix, text in zip(TABLES, (markdown(one), comma_separated(one)), strict=True):
             written.append(folder / f"{one.name}{suffix}")
             write_atomically(written[-1], text)
         drawn = figures.draw(one, folder)
@@ -41,12 +45,22 @@ def write_report(files: Files, out: str | os.PathLike[str], *, room: int = ROOM)
     return [*written, folder / "index.html"]
 
 
+def _check_ours(folder: Path, names: Sequence[str]) -> None:
+    """Replace pages and tables only in a folder that a report was written to before."""
+    pages = (folder / "index.html", *(folder / f"{name}{end}" for name in names for end in TABLES))
+    found = [path for path in pages if path.exists()]
+    if found and not (folder / "summary.json").exists():
+        raise TACacheError(
+            f"{found[0]} is there, and no report wrote it: name another folder with --out"
+        )
+
+
 def fill_document(files: Files, document: str | os.PathLike[str]) -> bool:
-    """Make the marked tables of a document anew; whether it changed."""
+    """Make the marked tables of a document anew, and return whether it changed."""
     target = Path(document)
     try:
-        text = target.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_bounded(target)
+    except (OSError, ValueError) as error:
         raise TACacheError(f"cannot read {target}: {error}") from error
     studies = {one.name: one for one in read_summary(files).studies}
     if not studies.keys() & set(marked(text)):

@@ -1,6 +1,6 @@
 """Rivals inside the model, for FLUX and Wan: DiCache, the caches of diffusers, and cache-dit.
 
-with placed(pipe, Cache(PEERS["dicache"], settings), steps=50, branches=2) as meter:
+with placed(pipe, Cache(CACHES["dicache"], settings), steps=50, branches=2) as meter:
     pipe(...)
 
 They run in the real pipeline. `metering` counts at the model's layers what they evaluate.
@@ -9,13 +9,13 @@ They run in the real pipeline. `metering` counts at the model's layers what they
 from typing import Any
 
 from tacache.lab.methods.inside.attaching import Site, check_supported, placed, restored
-from tacache.lab.methods.inside.base import Cache, Peer, Trials
+from tacache.lab.methods.inside.base import Cache, InsideCache, Trials
 from tacache.lab.methods.inside.cachedit import DBCache
 from tacache.lab.methods.inside.dicache import DiCache
 from tacache.lab.methods.inside.library import FirstBlockCache, MagCacheInside, TaylorSeerInside
 from tacache.lab.methods.inside.metering import BlockMeter, metered
 
-_ALL: tuple[Peer[Any], ...] = (
+_ALL: tuple[InsideCache[Any], ...] = (
     DiCache(),
     FirstBlockCache(),
     MagCacheInside(),
@@ -24,13 +24,13 @@ _ALL: tuple[Peer[Any], ...] = (
     DBCache(),
     DBCache(order=1),
 )
-PEERS: dict[str, Peer[Any]] = {peer.name: peer for peer in _ALL}
+CACHES: dict[str, InsideCache[Any]] = {cache.name: cache for cache in _ALL}
 
 __all__ = [
-    "PEERS",
+    "CACHES",
     "BlockMeter",
     "Cache",
-    "Peer",
+    "InsideCache",
     "Site",
     "Trials",
     "check_supported",

@@ -61,7 +61,7 @@ def placed(pipe: Any, cache: Any, steps: int, branches: int) -> Iterator[BlockMe
 
 @contextmanager
 def restored(module: Any) -> Iterator[None]:
-    """Whatever is set on a module and those in it, or hooked into them, is undone at the end."""
+    """Undo at the end what was set on a module and those in it, or hooked into them."""
     before = [Before.of(part) for part in module.modules()]
     try:
         yield
@@ -82,7 +82,7 @@ class Before:
 
     @classmethod
     def of(cls, module: Any) -> "Before":
-        """As it is now."""
+        """Note a module as it is now."""
         return cls(module, dict(vars(module)), dict(module._modules), _hook_names(module))
 
     def bring_back(self) -> None:
@@ -104,6 +104,6 @@ def _hook_names(module: Any) -> set[str]:
 
 
 def _forget_children(module: Any) -> None:
-    """The list that diffusers keeps of modules with hooks is out of date now."""
+    """Make diffusers renew its list of modules with hooks."""
     if "_diffusers_hook" in vars(module):
         HookRegistry.check_if_exists_or_initialize(module).invalidate_child_registries_cache()

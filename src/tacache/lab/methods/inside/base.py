@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
-from tacache.errors import PlanError
 from tacache.lab.methods.inside.attaching import Site
+from tacache.lab.methods.tuning import LOOSEST, bisected, unreachable
 from tacache.storage.files import Frozen
 
-LOOSEST = 1e6  # a threshold no run reaches
-LOWEST, HIGHEST = 1e-3, 10.0  # between which thresholds are searched, on a log scale
-BISECTIONS = 10
+LOWEST, BISECTIONS = 1e-3, 10  # of the search for a threshold
 # of a choice: how many samples candidates are tried on, and how many of them are left
 ROUNDS = ((1, 12), (2, 4), (8, 1))
 
@@ -41,17 +39,18 @@ class Trials(Protocol):
         """Run a few samples, and look at the transformer after each."""
 
 
-class Peer(ABC, Generic[Settings]):
+class InsideCache(ABC, Generic[Settings]):
     """A cache inside the model; `published` holds its published settings by name."""
 
     name: str
     citation: str
     needs: str = "it takes at least one"
+    tuned: bool = True
     published: Mapping[str, Settings] = MappingProxyType({})
 
     @abstractmethod
     def install(self, site: Site, settings: Settings) -> None:
-        """Put it into the model, in a new state; whoever asks for this takes it out."""
+        """Put it into the model, in a new state; the caller takes it out again."""
 
     @abstractmethod
     def candidates(self, trials: Trials, evaluations: int) -> Sequence[Settings]:
@@ -70,10 +69,7 @@ class Peer(ABC, Generic[Settings]):
         """
         found = self.candidates(trials, evaluations)
         if not found:
-            raise PlanError(
-                f"{self.name} cannot run on {evaluations} evaluations of {trials.steps} steps: "
-                f"{self.needs}"
-            )
+            raise unreachable(self.name, evaluations, trials.steps, self.needs)
         left = list(found)
         for samples, kept in ROUNDS:
             if len(left) > kept:
@@ -83,18 +79,18 @@ class Peer(ABC, Generic[Settings]):
 
 @dataclass(frozen=True)
 class Cache:
-    """A peer with its settings, ready to be put into a model."""
+    """A cache with its settings, ready to be put into a model."""
 
-    peer: Peer[Any]
+    kind: InsideCache[Any]
     settings: Any
 
     def install(self, site: Site) -> None:
-        """Put it in."""
-        self.peer.available()
-        self.peer.install(site, self.settings)
+        """Put it into the model."""
+        self.kind.available()
+        self.kind.install(site, self.settings)
 
 
-class Thresholded(Peer[Settings]):
+class Thresholded(InsideCache[Settings]):
     """A cache with a `threshold`: the lower it is, the more is evaluated."""
 
     @abstractmethod
@@ -107,10 +103,8 @@ class Thresholded(Peer[Settings]):
         found = [tightest(trials, settings, evaluations) for settings in variants]
         if variants and not any(found):
             fewest = min(trials.evaluations(with_threshold(one, LOOSEST)) for one in variants)
-            raise PlanError(
-                f"{self.name} cannot run on {evaluations} evaluations of {trials.steps} steps: the "
-                f"nearest it comes is {fewest:g}"
-            )
+            nearest = f"the nearest it comes is {fewest:g}"
+            raise unreachable(self.name, evaluations, trials.steps, nearest)
         return [settings for settings in found if settings is not None]
 
 
@@ -122,18 +116,11 @@ def with_threshold(settings: Settings, threshold: float) -> Settings:
 
 def tightest(trials: Trials, settings: Settings, evaluations: int) -> Settings | None:
     """The lowest threshold whose mean of real runs stays within the budget, by bisection."""
-    best = with_threshold(settings, 0.0 if evaluations == trials.steps else LOOSEST)
-    spent = trials.evaluations(best)
-    if spent > evaluations:
-        return None
-    low, high = LOWEST, HIGHEST
-    for _ in range(BISECTIONS):
-        if spent == evaluations:
-            break
-        middle = (low * high) ** 0.5
-        trial = with_threshold(settings, middle)
-        mean = trials.evaluations(trial)
-        if spent < mean <= evaluations:
-            spent, best = mean, trial
-        low, high = (middle, high) if mean > evaluations else (low, middle)
-    return best
+
+    def tried(threshold: float) -> tuple[float, Settings]:
+        trial = with_threshold(settings, threshold)
+        return trials.evaluations(trial), trial
+
+    first = 0.0 if evaluations == trials.steps else LOOSEST
+    spent, best = bisected(tried, evaluations, first=first, lowest=LOWEST, times=BISECTIONS)
+    return best if spent <= evaluations else None

@@ -11,8 +11,9 @@ from pydantic import Field
 
 from tacache.errors import HostError, PlanError
 from tacache.lab.methods.inside.attaching import Site
-from tacache.lab.methods.inside.base import LOOSEST, Thresholded
+from tacache.lab.methods.inside.base import Thresholded
 from tacache.lab.methods.inside.families import blocks_of
+from tacache.lab.methods.tuning import LOOSEST
 from tacache.storage.files import Frozen
 
 INSTALL = "pip install 'tacache[peers]'"
@@ -48,7 +49,7 @@ class DBCache(Thresholded[DBCacheSettings]):
         ]
 
     def available(self) -> None:
-        """Say where cache-dit is missing, or would compare the samples of other processes."""
+        """Refuse where cache-dit is missing, or would compare samples of other processes."""
         if importlib.util.find_spec("cache_dit") is None:
             raise HostError(f"{self.name} needs the package cache-dit: {INSTALL}")
         group = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -60,7 +61,7 @@ class DBCache(Thresholded[DBCacheSettings]):
             )
 
     def check(self, transformer: Any, settings: DBCacheSettings) -> None:
-        """There must be blocks between those that always run."""
+        """Refuse a model without blocks between those that always run."""
         blocks = len(blocks_of(transformer))
         if settings.first_blocks + settings.last_blocks >= blocks:
             raise PlanError(
@@ -69,7 +70,7 @@ class DBCache(Thresholded[DBCacheSettings]):
             )
 
     def install(self, site: Site, settings: DBCacheSettings) -> None:
-        """As cache-dit does for a transformer of its own."""
+        """Install it by cache-dit's own function."""
         self.check(site.transformer, settings)
         library = _cache_dit()
         config = library.DBCacheConfig(

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from tacache.lab.methods.dicache import DiCacheSettings, DiCacheState
 from tacache.lab.methods.inside.attaching import Site
-from tacache.lab.methods.inside.base import LOOSEST, Thresholded
+from tacache.lab.methods.inside.base import Thresholded
 from tacache.lab.methods.inside.families import blocks_of, family_of
+from tacache.lab.methods.tuning import LOOSEST
 
 RETENTIONS = (0.2, 0.1, 0.0)  # published: 0.2; small budgets cannot afford it
 CAPS = (1.5, 2.0)

@@ -18,18 +18,10 @@ from diffusers.hooks import (
 from pydantic import Field
 
 from tacache.lab.methods.inside.attaching import Site
-from tacache.lab.methods.inside.base import (
-    HIGHEST,
-    LOOSEST,
-    LOWEST,
-    Peer,
-    Settings,
-    Thresholded,
-    Trials,
-)
+from tacache.lab.methods.inside.base import LOWEST, InsideCache, Settings, Thresholded, Trials
 from tacache.lab.methods.inside.families import blocks_of, family_of
 from tacache.lab.methods.magcache import FLUX_RATIOS, WAN_RATIOS
-from tacache.lab.methods.seam import spending
+from tacache.lab.methods.tuning import HIGHEST, LOOSEST, spending
 from tacache.storage.files import Frozen
 
 RETENTIONS = (0.2, 0.1, 0.0)
@@ -42,14 +34,14 @@ MOST = 48  # schedules that are run
 
 
 def spread(found: Sequence[Settings]) -> list[Settings]:
-    """At most so many of them as are worth a run, from one end to the other."""
+    """A few candidates, from one end of the list to the other: every try is a whole run."""
     if len(found) <= MOST:
         return list(found)
     return [found[round(i * (len(found) - 1) / (MOST - 1))] for i in range(MOST)]
 
 
 class FirstBlockSettings(Frozen):
-    """Of the relative change of the first block's part since the last evaluation."""
+    """The threshold of the relative change in the first block since the last evaluation."""
 
     threshold: Annotated[float, Field(ge=0)] = 0.05
 
@@ -62,11 +54,11 @@ class FirstBlockCache(Thresholded[FirstBlockSettings]):
     published = MappingProxyType({"flux": FirstBlockSettings()})
 
     def variants(self, steps: int, evaluations: int) -> Sequence[FirstBlockSettings]:
-        """It has a threshold only."""
+        """One variant: it has nothing but a threshold."""
         return [FirstBlockSettings(threshold=LOOSEST)]
 
     def install(self, site: Site, settings: FirstBlockSettings) -> None:
-        """As diffusers does."""
+        """Install it by diffusers' own function."""
         config = FirstBlockCacheConfig(threshold=settings.threshold)
         apply_first_block_cache(site.transformer, config)
 
@@ -80,7 +72,7 @@ class MagCacheInsideSettings(Frozen):
     ratios: tuple[float, ...] = ()
 
 
-class MagCacheInside(Peer[MagCacheInsideSettings]):
+class MagCacheInside(InsideCache[MagCacheInsideSettings]):
     """diffusers' MagCache, on residuals of all blocks; tuned with ratios of the model itself."""
 
     name = "diffusers-magcache"
@@ -125,7 +117,7 @@ class MagCacheInside(Peer[MagCacheInsideSettings]):
         return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True))
 
     def install(self, site: Site, settings: MagCacheInsideSettings) -> None:
-        """As diffusers does."""
+        """Install it by diffusers' own function."""
         measuring = not settings.ratios
         config = MagCacheConfig(
             threshold=settings.threshold or NEVER,
@@ -167,7 +159,7 @@ def nearest(ratios: Sequence[float], steps: int) -> tuple[float, ...]:
 
 
 def round_half_up(x: float) -> int:
-    """As diffusers rounds a share of the steps."""
+    """Round a share of the steps as diffusers does."""
     return int(x + 0.5)
 
 
@@ -186,7 +178,7 @@ class TaylorSeerInsideSettings(Frozen):
     order: Annotated[int, Field(ge=0)] = 1
 
 
-class TaylorSeerInside(Peer[TaylorSeerInsideSettings]):
+class TaylorSeerInside(InsideCache[TaylorSeerInsideSettings]):
     """diffusers' TaylorSeer: what attention gives is predicted, or, `lite`, what the model gives.
 
     Without `lite` only attention is skipped, so that a skipped step costs much of an evaluation.
@@ -217,7 +209,7 @@ class TaylorSeerInside(Peer[TaylorSeerInsideSettings]):
         return [one.model_copy(update=update) for one in spread(best) for update in orders]
 
     def install(self, site: Site, settings: TaylorSeerInsideSettings) -> None:
-        """As diffusers does; by its defaults it would find no attention of Wan, and skip none."""
+        """Install it by diffusers' own function, whose defaults find no attention of Wan."""
         patterns = family_of(site.transformer).attentions if self.kind == "attention" else None
         config = TaylorSeerCacheConfig(
             cache_interval=settings.interval,

@@ -19,8 +19,8 @@ class BlockMeter:
     """Counts the work of a transformer's blocks during one call of its pipeline.
 
     Work is that of linear layers: weights times tokens. Step 0 is whole in every cache, and is the
-    unit: `worth` is how many evaluations all work amounts to. A step counts as evaluated where the
-    attention of the last block ran for the prompt itself, in its "cond" branch.
+    unit: `equivalent_evaluations` says how many such steps all work amounts to. A step counts as
+    evaluated where the attention of the last block ran for the prompt itself, in its "cond" branch.
     """
 
     def __init__(self) -> None:
@@ -44,17 +44,17 @@ class BlockMeter:
         return late
 
     @property
-    def worth(self) -> float:
+    def equivalent_evaluations(self) -> float:
         """How many whole evaluations the work amounts to."""
         return self._work / self._whole if self._whole else 0.0
 
     def count(self, layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
-        """A linear layer was called."""
+        """Count a call of a linear layer."""
         weights = sum(weight.numel() for weight in layer.parameters(recurse=False))
         self._work += weights * inputs[0].shape[:-1].numel()
 
     def mark(self, *_: Any) -> None:
-        """The last block's attention was called."""
+        """Note that the last block's attention was called."""
         self._late = self._late or self.branch != UNGUIDED
 
 

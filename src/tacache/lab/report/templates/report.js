@@ -90,8 +90,8 @@ function chart(root, data) {
       element(svg, "line", {class: "grid", x1: at, x2: at, y1: TOP, y2: HEIGHT - BOTTOM});
       element(svg, "text", {x: at, y: HEIGHT - BOTTOM + 20, "text-anchor": "middle"}, String(tick));
     }
-    const worth = data.points.some(p => p.values.worth) ? ", or their worth" : "";
-    const name = across.value === "evaluations" ? "evaluations of the model" + worth : "speedup";
+    const equivalent = data.points.some(p => p.values.worth) ? ", or equivalent ones" : "";
+    const name = across.value === "evaluations" ? "evaluations of the model" + equivalent : "speedup";
     element(svg, "text", {x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 10, "text-anchor": "middle"}, name);
   }
 
@@ -109,9 +109,9 @@ function chart(root, data) {
       }
       const asked = point.asked ? `asked for ${point.asked}, ` : "";
       const spent = point.values.evaluations[0].toFixed(1).replace(".0", "");
-      const worth = point.values.worth ? ` worth ${point.values.worth[0].toFixed(1)}` : "";
+      const equivalent = point.values.worth ? ` (work of ${point.values.worth[0].toFixed(1)})` : "";
       const fast = point.values.speedup ? `, ${point.values.speedup[0].toFixed(2)} times faster` : "";
-      const said = `${method}: ${asked}${spent} evaluations${worth}${fast}; ${shown.title.replace(/ \([^)]*\)$/, "")} ${written(point.values[up.value], shown)}`;
+      const said = `${method}: ${asked}${spent} evaluations${equivalent}${fast}; ${shown.title.replace(/ \([^)]*\)$/, "")} ${written(point.values[up.value], shown)}`;
       const mark = element(group, "circle", {class: "point", fill: colour, cx, cy, r: ours ? 7 : 5.5, tabindex: 0, role: "img", "aria-label": said});
       const tell = () => { say(said, cx, cy); focusOn(svg, method); };
       const rest = () => { say("", 0, 0); focusOn(svg, null); };

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tacache import HostError, PlanError
 from tacache.lab.methods.dicache import DiCacheSettings
-from tacache.lab.methods.inside import PEERS, Cache, metered, placed
-from tacache.lab.methods.inside.base import LOOSEST, tightest
+from tacache.lab.methods.inside import CACHES, Cache, metered, placed
+from tacache.lab.methods.inside.base import tightest
 from tacache.lab.methods.inside.cachedit import DBCache, DBCacheSettings
 from tacache.lab.methods.inside.families import attention_of, blocks_of
 from tacache.lab.methods.inside.library import (
@@ -26,6 +26,7 @@ from tacache.lab.methods.inside.library import (
     taylor_schedule,
 )
 from tacache.lab.methods.magcache import FLUX_RATIOS, WAN_RATIOS
+from tacache.lab.methods.tuning import LOOSEST
 from tests.tiny import PIPELINES, wan
 from tests.tiny.flux import BACKBONE, PACKED
 from tests.tiny.weights import seeded
@@ -41,7 +42,7 @@ NEEDS_CACHE_DIT = pytest.mark.skipif(
 )
 NAMES = [
     pytest.param(name, marks=NEEDS_CACHE_DIT) if name.startswith("cache-dit") else name
-    for name in PEERS
+    for name in CACHES
 ]
 EXACT: dict[str, Any] = {
     "dicache": DiCacheSettings(threshold=0, retention=0),
@@ -126,7 +127,7 @@ def full(pipe) -> dict[bool, Tensor]:
 def cached(pipe: Any, name: str, settings: Any, guided: bool = True) -> tuple[Tensor, list[int]]:
     """A run with the cache in, and the steps that its meter saw evaluated."""
     evaluated: list[int] = []
-    with placed(pipe, Cache(PEERS[name], settings), STEPS, 1 + guided) as meter:
+    with placed(pipe, Cache(CACHES[name], settings), STEPS, 1 + guided) as meter:
 
         def ask(_: Any, n: int, *__: Any) -> dict[str, Any]:
             evaluated.extend([n] if meter.took() else [])
@@ -135,7 +136,7 @@ def cached(pipe: Any, name: str, settings: Any, guided: bool = True) -> tuple[Te
         made = latents(pipe, guided, callback_on_step_end=ask)
     assert meter.steps == STEPS
     assert len(meter.branches) == 1 + guided
-    cached.worth = meter.worth  # type: ignore[attr-defined]
+    cached.equivalent_evaluations = meter.equivalent_evaluations  # type: ignore[attr-defined]
     return made, evaluated
 
 
@@ -148,7 +149,7 @@ def test_at_zero_it_is_the_full_run(pipe, full, name, guided):
     made, evaluated = cached(pipe, name, EXACT[name], guided)
     torch.testing.assert_close(made, full[guided], rtol=1e-5, atol=1e-5)
     assert evaluated == list(range(STEPS))
-    assert cached.worth == STEPS
+    assert cached.equivalent_evaluations == STEPS
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -158,9 +159,9 @@ def test_skipped_steps_are_not_counted_and_cost_what_they_run(pipe, full, name):
     assert len(evaluated) == SPENT[name]
     assert made.isfinite().all()
     assert not torch.equal(made, full[True])
-    assert SPENT[name] <= cached.worth < STEPS
+    assert SPENT[name] <= cached.equivalent_evaluations < STEPS
     whole = ("diffusers-magcache", "diffusers-taylorseer-lite")  # these run no block at a skip
-    assert (cached.worth == SPENT[name]) == (name in whole)
+    assert (cached.equivalent_evaluations == SPENT[name]) == (name in whole)
     assert torch.equal(cached(pipe, name, SKIPPING[name])[0], made)  # in a new state
 
 
@@ -174,7 +175,7 @@ def test_taken_out_the_pipeline_is_as_before(pipe, full, name):
         raise RuntimeError("stop")
 
     before, hooks = everything(), len(pipe.transformer._forward_hooks)
-    cache = Cache(PEERS[name], SKIPPING[name])
+    cache = Cache(CACHES[name], SKIPPING[name])
     with pytest.raises(RuntimeError, match="stop"), placed(pipe, cache, STEPS, 2):
         latents(pipe, callback_on_step_end=stop)
     after = everything()
@@ -191,9 +192,9 @@ def test_taken_out_the_pipeline_is_as_before(pipe, full, name):
 def test_guidance_branches_are_kept_apart(pipe, name):
     """With the same text in both branches, guidance changes nothing, whatever is skipped."""
     prompt = TINY[type(pipe).__name__].call()["prompt"]
-    with placed(pipe, Cache(PEERS[name], SKIPPING[name]), STEPS, 2):
+    with placed(pipe, Cache(CACHES[name], SKIPPING[name]), STEPS, 2):
         guided = latents(pipe, negative_prompt=prompt)
-    with placed(pipe, Cache(PEERS[name], SKIPPING[name]), STEPS, 1):
+    with placed(pipe, Cache(CACHES[name], SKIPPING[name]), STEPS, 1):
         alone = latents(pipe, guided=False)
     torch.testing.assert_close(guided, alone, rtol=1e-4, atol=1e-4)
 
@@ -219,7 +220,7 @@ def test_the_meter_counts_calls_of_the_late_block_and_no_other_branch(pipe):
 
 def test_a_meter_that_saw_nothing_is_worth_nothing(pipe):
     with metered(pipe.transformer) as meter:
-        assert meter.worth == 0
+        assert meter.equivalent_evaluations == 0
 
 
 # --- refusals ---------------------------------------------------------------------------------
@@ -236,7 +237,7 @@ def test_a_meter_that_saw_nothing_is_worth_nothing(pipe):
     ],
 )
 def test_other_models_are_refused(name, reason):
-    cache = Cache(PEERS["dicache"], SKIPPING["dicache"])
+    cache = Cache(CACHES["dicache"], SKIPPING["dicache"])
     with pytest.raises(HostError, match=reason), placed(PIPELINES[name].build(), cache, STEPS, 1):
         pass
 
@@ -244,7 +245,7 @@ def test_other_models_are_refused(name, reason):
 def test_a_second_cache_is_refused(pipe):
     from diffusers import FirstBlockCacheConfig
 
-    cache = Cache(PEERS["dicache"], SKIPPING["dicache"])
+    cache = Cache(CACHES["dicache"], SKIPPING["dicache"])
     with (
         placed(pipe, cache, STEPS, 1),
         pytest.raises(HostError, match="already"),
@@ -261,7 +262,7 @@ def test_a_second_cache_is_refused(pipe):
 
 def test_without_cache_dit_its_extra_is_named(pipe, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    cache = Cache(PEERS["cache-dit"], SKIPPING["cache-dit"])
+    cache = Cache(CACHES["cache-dit"], SKIPPING["cache-dit"])
     with pytest.raises(HostError, match=r"tacache\[peers\]"), placed(pipe, cache, STEPS, 1):
         pass
 
@@ -271,12 +272,12 @@ def test_cache_dit_is_refused_beside_other_processes(pipe, monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     with pytest.raises(HostError, match="one process"):
-        PEERS["cache-dit"].available()
+        CACHES["cache-dit"].available()
 
 
 @NEEDS_CACHE_DIT
 def test_cache_dit_needs_blocks_to_skip(pipe):
-    cache = Cache(PEERS["cache-dit"], DBCacheSettings())
+    cache = Cache(CACHES["cache-dit"], DBCacheSettings())
     with pytest.raises(PlanError, match="the model has 5"), placed(pipe, cache, STEPS, 1):
         pass
 
@@ -318,11 +319,11 @@ def test_a_threshold_is_found_that_meets_the_budget(evaluations):
 @pytest.mark.parametrize("name", ["dicache", "diffusers-fbcache", "cache-dit"])
 def test_a_budget_below_what_it_must_have_is_unreachable_with_the_nearest(name):
     with pytest.raises(PlanError, match="nearest it comes is 6"):
-        PEERS[name].fit(_Trials(fewest=6), 4)
+        CACHES[name].fit(_Trials(fewest=6), 4)
 
 
 def test_dicache_keeps_as_much_of_its_retention_as_the_budget_has_room_for():
-    variants = PEERS["dicache"].variants
+    variants = CACHES["dicache"].variants
     assert {one.retention for one in variants(50, 25)} == {0.2, 0.0}
     assert {one.retention for one in variants(50, 7)} == {0.1, 0.0}
     assert {one.retention for one in variants(50, 4)} == {0.0}
@@ -333,21 +334,21 @@ def test_dicache_keeps_as_much_of_its_retention_as_the_budget_has_room_for():
 @pytest.mark.parametrize("evaluations", [20, 7, 3])
 def test_schedules_known_before_a_run_spend_the_budget(name, evaluations):
     schedule = mag_schedule if "mag" in name else taylor_schedule
-    found = PEERS[name].candidates(_Trials(), evaluations)
+    found = CACHES[name].candidates(_Trials(), evaluations)
     assert 1 <= len(found) <= 96
     spent = {len(schedule(settings, 20)) for settings in found}
     assert max(spent) == evaluations
     assert max(1, evaluations - 2) <= min(spent)
     assert len(spent) > 1 or evaluations == 20
     trials = _Trials()
-    best = PEERS[name].fit(trials, evaluations)
+    best = CACHES[name].fit(trials, evaluations)
     assert trials.error(best, 1) == min(trials.error(one, 1) for one in found)
 
 
 def test_only_the_best_candidates_are_tried_on_more_samples():
     trials = _Trials()
-    found = PEERS["diffusers-taylorseer-lite"].candidates(trials, 7)
-    PEERS["diffusers-taylorseer-lite"].fit(trials, 7)
+    found = CACHES["diffusers-taylorseer-lite"].candidates(trials, 7)
+    CACHES["diffusers-taylorseer-lite"].fit(trials, 7)
     tried = sorted(trials.runs.values(), reverse=True)
     assert tried == [8] * 4 + [2] * 8 + [1] * (len(found) - 12)
     assert {trials.error(one, 0) for one, n in trials.runs.items() if n == 8} == set(
@@ -357,11 +358,11 @@ def test_only_the_best_candidates_are_tried_on_more_samples():
 
 def test_taylorseer_cannot_run_on_one_evaluation():
     with pytest.raises(PlanError, match="one of every interval"):
-        PEERS["diffusers-taylorseer"].fit(_Trials(), 1)
+        CACHES["diffusers-taylorseer"].fit(_Trials(), 1)
 
 
 def test_magcache_takes_the_mean_ratios_of_the_model():
-    (ratio,) = {round(r, 6) for r in PEERS["diffusers-magcache"].measured(_Trials())[1:]}
+    (ratio,) = {round(r, 6) for r in CACHES["diffusers-magcache"].measured(_Trials())[1:]}
     assert ratio == 1.04
 
 
@@ -369,8 +370,8 @@ def test_magcache_takes_the_mean_ratios_of_the_model():
 def test_magcache_also_tries_the_ratios_published_for_the_family(family, ratios):
     trials = _Trials()
     trials.family = family
-    tried = {one.ratios for one in PEERS["diffusers-magcache"].candidates(trials, 7)}
-    assert tried == {PEERS["diffusers-magcache"].measured(trials), nearest(ratios, 20)}
+    tried = {one.ratios for one in CACHES["diffusers-magcache"].candidates(trials, 7)}
+    assert tried == {CACHES["diffusers-magcache"].measured(trials), nearest(ratios, 20)}
 
 
 def test_published_ratios_are_taken_to_other_numbers_of_steps():
@@ -393,7 +394,7 @@ def test_schedules_are_those_the_library_runs(pipe, name, evaluations):
             return [[1.0, 1.2, 1.1, 1.05, 0.99, 0.97, 0.9, 0.8]]
 
     schedule = mag_schedule if "mag" in name else taylor_schedule
-    for settings in PEERS[name].candidates(Short(), evaluations)[:2]:
+    for settings in CACHES[name].candidates(Short(), evaluations)[:2]:
         assert cached(pipe, name, settings)[1] == list(schedule(settings, STEPS))
 
 
@@ -407,7 +408,7 @@ def test_magcache_measures_ratios_with_diffusers_own_measurement(pipe):
         seen.append(list(_calibrated(pipe.transformer)))
         return {}
 
-    with placed(pipe, Cache(PEERS["diffusers-magcache"], asking), STEPS, 2):
+    with placed(pipe, Cache(CACHES["diffusers-magcache"], asking), STEPS, 2):
         latents(pipe, callback_on_step_end=look)
     ratios = seen[-1]
     assert len(ratios) == STEPS

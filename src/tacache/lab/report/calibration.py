@@ -48,8 +48,8 @@ def _points(table: Table, name: str) -> list[Point]:
     """Methods that say what they were made ready on, as tasu@30 and tasu@FILE:30 do."""
     found = []
     for row in table.rows:
-        method, _, taught = row.method.partition("@")
-        source, _, number = taught.rpartition(":")
+        method, _, tuned_on = row.method.partition("@")
+        source, _, number = tuned_on.rpartition(":")
         if number.isdigit() and name in row.values:
             found.append(Point(method, source, int(number), row.values[name]))
     return sorted(found, key=lambda point: point[:3])

@@ -2,68 +2,52 @@
 
 An evaluation is a step in which the model's last block ran for the prompt, as counted there. A
 skipped step still runs a part of the model: what all steps cost together is counted beside it, in
-evaluations ("worth").
+evaluations (the key `worth` of a record).
 """
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from statistics import mean
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from pydantic import JsonValue
 from torch import Tensor
 
-from tacache.decomposition import norm
-from tacache.lab.bench.lessons import Lesson
-from tacache.lab.bench.records import plain
+from tacache.decomposition import relative_distance
+from tacache.lab.bench.calibration_sets import CalibrationSet
+from tacache.lab.bench.rivals import Rival
 from tacache.lab.bench.seam import Calls
 from tacache.lab.methods import Problem
-from tacache.lab.methods.seam import named
+from tacache.lab.methods.tuning import named
 from tacache.storage.files import Frozen
 from tacache.velocity import euler
 
 if TYPE_CHECKING:  # they load diffusers, which not every host goes with
-    from tacache.lab.methods.inside import Peer
+    from tacache.lab.methods.inside import InsideCache
     from tacache.lab.methods.inside.base import Look
 
 FEW = 2  # calibration samples that thresholds are searched on, and ratios measured
 
 
-@dataclass(frozen=True)
-class Inside:
+class InsideMethod(Rival):
     """A cache inside the model, tuned for the budget or at a published setting."""
 
-    baseline: "Peer[Any]"
-    variant: str | None = None
-    inside: ClassVar[bool] = True
-
-    @property
-    def budgeted(self) -> bool:
-        """At a published setting it has a budget of its own."""
-        return self.variant is None
-
-    @property
-    def taught(self) -> bool:
-        """At a published setting it needs no samples."""
-        return self.variant is None
-
-    def prepare(self, lesson: Lesson, evaluations: int | None) -> Frozen:
-        """Tune it on the calibration samples, in runs of the real pipeline."""
+    def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Frozen:
+        """The published setting, or the best one for the budget, where the model can have it."""
         from tacache.lab.methods.inside import check_supported
 
         self.baseline.available()
-        check_supported(lesson.caller.pipe)
+        check_supported(calibration_set.caller.pipe)
+        settings = super().prepare(calibration_set, evaluations)
         if self.variant is not None:
-            published: Frozen = self.baseline.published[self.variant]
-            self.baseline.check(lesson.caller.pipe.transformer, published)
-            return published
-        assert evaluations is not None
-        settings: Frozen = self.baseline.fit(LessonTrials(lesson, self.baseline), evaluations)
+            self.baseline.check(calibration_set.caller.pipe.transformer, settings)
         return settings
+
+    def fit(self, calibration_set: CalibrationSet, evaluations: int) -> Any:
+        """Tune it on the calibration samples, in runs of the real pipeline."""
+        return self.baseline.fit(CalibrationTrials(calibration_set, self.baseline), evaluations)
 
     def sample(self, problem: Problem, settings: Any) -> Tensor:
         """Every step of the full grid: the cache itself says where the model is evaluated."""
@@ -72,63 +56,59 @@ class Inside:
             x = euler(x, problem.velocity(x, t), t, t_next)
         return x
 
-    def shown(self, settings: Any) -> dict[str, JsonValue]:
-        """All of them."""
-        return plain(settings)
-
 
 @cache
-def peers() -> dict[str, "Peer[Any]"]:
+def inside_caches() -> dict[str, "InsideCache[Any]"]:
     """Caches inside the model by name: none without diffusers, whose models they are for."""
     try:
-        from tacache.lab.methods.inside import PEERS
+        from tacache.lab.methods.inside import CACHES
     except ImportError:
         return {}
-    return PEERS
+    return CACHES
 
 
 def within(method: Any, caller: Calls, settings: Any) -> AbstractContextManager[None]:
-    """What must be in place at the pipeline while a method samples: nothing, or its cache."""
-    if isinstance(method, Inside):
+    """Hold a method's cache in the pipeline while it samples; most methods have none."""
+    if isinstance(method, InsideMethod):
         from tacache.lab.methods.inside import Cache
 
         return caller.inside(Cache(method.baseline, settings))
     return nullcontext()
 
 
-class Made(NamedTuple):
-    """A run: its evaluations, and |x - x_N|^2 / |x_N|^2."""
+class Trial(NamedTuple):
+    """A run of one sample: its evaluations, and |x - x_N|^2 / |x_N|^2."""
 
     evaluations: int
     error: float
 
 
-class LessonTrials:
-    """Runs of a cache on the samples of a lesson; each is made once."""
+class CalibrationTrials:
+    """Runs of a cache on the samples of a calibration set; each is made once."""
 
-    def __init__(self, lesson: Lesson, peer: "Peer[Any]") -> None:
-        self._lesson, self._peer = lesson, peer
-        self._made: dict[tuple[Any, int], Made] = {}
+    def __init__(self, calibration_set: CalibrationSet, cache: "InsideCache[Any]") -> None:
+        self._calibration, self._cache = calibration_set, cache
+        self._made: dict[tuple[Any, int], Trial] = {}
         self._ends: dict[int, Tensor] = {}
 
     @property
     def steps(self) -> int:
         """N, the number of steps of a run."""
-        return self._lesson.caller.steps
+        return self._calibration.caller.steps
 
     @property
     def family(self) -> str:
         """The name of the model's family."""
         from tacache.lab.methods.inside.families import family_of
 
-        return family_of(self._lesson.caller.pipe.transformer).name
+        return family_of(self._calibration.caller.pipe.transformer).name
 
     def evaluations(self, settings: Any) -> float:
-        """The mean of the first few samples."""
+        """The mean evaluations of the first few samples."""
         return mean(self._sample(i, settings).evaluations for i in self._first(FEW))
 
     def error(self, settings: Any, samples: int) -> float:
-        """The mean of the first samples."""
+        """The mean error of the first samples."""
         return mean(self._sample(i, settings).error for i in self._first(samples))
 
     def seen(self, settings: Any, look: "Look") -> list[Sequence[float]]:
@@ -136,34 +116,34 @@ class LessonTrials:
 
         def made(number: int) -> Sequence[float]:
             name = f"seen in sample {number}: {named(settings)}"
-            return self._lesson.tries(name, lambda: self._run(number, settings, look)[2])
+            return self._calibration.tries(name, lambda: self._run(number, settings, look)[2])
 
         return [made(i) for i in self._first(FEW)]
 
     def _first(self, samples: int) -> range:
-        return range(min(samples, len(self._lesson.subjects)))
+        return range(min(samples, len(self._calibration.subjects)))
 
-    def _sample(self, number: int, settings: Any) -> Made:
+    def _sample(self, number: int, settings: Any) -> Trial:
         if (settings, number) not in self._made:
             name = f"sample {number}: {named(settings)}"
-            spent, error = self._lesson.tries(name, lambda: self._tried(number, settings))
-            self._made[settings, number] = Made(int(spent), error)
+            spent, error = self._calibration.tries(name, lambda: self._tried(number, settings))
+            self._made[settings, number] = Trial(int(spent), error)
         return self._made[settings, number]
 
-    def _tried(self, number: int, settings: Any) -> Made:
+    def _tried(self, number: int, settings: Any) -> Trial:
         x, evaluations, _ = self._run(number, settings, lambda _: ())
         if number not in self._ends:
-            self._ends[number] = self._lesson.walk(number).states[-1:]
-        return Made(evaluations, _error(x, self._ends[number]))
+            self._ends[number] = self._calibration.walk(number).states[-1:]
+        return Trial(evaluations, _error(x, self._ends[number]))
 
     @torch.no_grad()
     def _run(self, number: int, settings: Any, look: "Look") -> tuple[Tensor, int, Sequence[float]]:
-        caller, method = self._lesson.caller, Inside(self._peer)
-        subject = self._lesson.subjects[number]
+        caller, method = self._calibration.caller, InsideMethod(self._cache)
+        subject = self._calibration.subjects[number]
         with within(method, caller, settings), caller.open(subject) as velocity:
 
             def ticking(x: Tensor, t: float) -> Tensor:
-                self._lesson.tick()
+                self._calibration.tick()
                 return velocity(x, t)
 
             x = method.sample(Problem(ticking, velocity.run.noise, caller.times), settings)
@@ -171,5 +151,5 @@ class LessonTrials:
 
 
 def _error(x: Tensor, end: Tensor) -> float:
-    error = float((norm(x.double() - end.double()) / norm(end.double())) ** 2)
+    error = float(relative_distance(x, end) ** 2)
     return error if error < float("inf") else float("inf")  # a NaN is as bad

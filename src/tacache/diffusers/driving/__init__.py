@@ -5,6 +5,9 @@ That scheduler's `step` hands the velocity over and waits for the state and the 
 and the loop's `enumerate` then yields that step: the loop's count, its timestep and its state are
 those of the step that was asked for. Everything else is the pipeline's own code, unpatched, and
 the user's pipeline is not touched. Caller and thread take turns; they never work at the same time.
+
+Nothing outside this folder knows how calls are held. It checks itself: the first driven call of a
+kind of pipeline must make its first step as a plain call does, bit for bit.
 """
 
 import contextvars
@@ -17,22 +20,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacache.diffusers.calls import has_momentum
-from tacache.diffusers.flow import run_times
-from tacache.diffusers.host import plain_scheduler
-from tacache.diffusers.looping import (
-    Held,
-    Loop,
-    Request,
-    Returned,
+from tacache.diffusers.driving.call import (
+    driven_scheduler,
     pipeline_with,
     run_call,
-    scheduler_for,
+    scheduler_like,
     thread_settings,
 )
+from tacache.diffusers.driving.first_step import FirstStep, Repeatable, check_same
+from tacache.diffusers.driving.loop import Held, Loop, Request, Returned
+from tacache.diffusers.flow import run_times
+from tacache.diffusers.guiders import has_momentum
+from tacache.diffusers.host import plain_scheduler
 from tacache.diffusers.runs import check_call_names
 from tacache.diffusers.solving import Solver, copy_run
 from tacache.errors import HostError, TACacheError
+
+CHECKED: set[tuple[type, type]] = set()  # kinds of pipelines and schedulers that were compared
 
 
 @contextmanager
@@ -45,9 +49,13 @@ def drive(pipe: Any, **call: Any) -> Iterator["DrivenRun"]:
     check_call_names(pipe, call)
     plain_scheduler(pipe)  # refuse before any work
     _check_is_function(pipe, call)
-    run = DrivenRun(pipe, call)
+    run, again = DrivenRun(pipe, call), Repeatable(call)
+    kind = type(pipe), type(plain_scheduler(pipe))
     try:
         run._begin()
+        if kind not in CHECKED:
+            check_same(type(pipe).__name__, run._first_step(), again.first_step(pipe))
+            CHECKED.add(kind)
         yield run
     finally:
         run.close()
@@ -67,7 +75,8 @@ class DrivenRun:
 
     def __init__(self, pipe: Any, call: dict[str, Any]) -> None:
         self._name, self._loop = type(pipe).__name__, Loop()
-        self._scheduler = scheduler_for(pipe, self._loop)
+        self._scheduler = scheduler_like(pipe, driven_scheduler)
+        self._scheduler.loop = self._loop
         target = functools.partial(run_call, pipeline_with(pipe, self._scheduler), call, self._loop)
         target = functools.partial(contextvars.copy_context().run, target, thread_settings())
         self._thread = threading.Thread(target=target, daemon=True, name=f"driven {self._name}")
@@ -80,6 +89,11 @@ class DrivenRun:
         start, (self.call, self.breaks) = self._loop.start, self._loop.seen
         self.times = run_times(self._scheduler)[start : start + self.steps + 1]
         self._fresh, self._origin = True, copy_run(self._scheduler)
+
+    def _first_step(self) -> FirstStep:
+        """The step that the run begins with, by its own solver."""
+        first = self._first
+        return FirstStep(first.x, first.v, self.solver().step(first.velocity, first.x))
 
     @property
     def steps(self) -> int:

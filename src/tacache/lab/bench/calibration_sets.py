@@ -5,7 +5,6 @@ that no method has seen the noise it is judged with.
 """
 
 import hashlib
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +19,13 @@ from torch import Tensor
 
 from tacache.calibration import full_steps, measure
 from tacache.errors import HostError
-from tacache.lab.bench.records import Taught
+from tacache.lab.bench.records import TunedOn
 from tacache.lab.bench.seam import Calls, SampleVelocity
-from tacache.lab.bench.tries import Tries
+from tacache.lab.bench.tries import KnownTries
 from tacache.lab.methods import Recording
 from tacache.profile import Profile
 from tacache.prompts import Sample, fingerprint
+from tacache.storage.atomic import writing
 from tacache.velocity import Batch
 
 FIRST_SEED = 1_000_000  # of calibration; the others count on
@@ -63,7 +63,7 @@ class Remembered:
         return torch.cat(rows)
 
     def remember(self, x: Tensor, t: float, number: int, v: Tensor) -> None:
-        """Keep what is known of a sample at a state."""
+        """Keep the velocity of a sample at a state."""
         key = (number, t, digest(x))
         self._known[key] = v.cpu()
         self._bytes += v.nbytes
@@ -87,8 +87,8 @@ def digest(x: Tensor) -> bytes:
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """Some prompts of a source, to make methods ready on; `tick` hears of every evaluation.
+class CalibrationSet:
+    """The calibration prompts of one source; `tick` is called after every evaluation.
 
     `tries` knows what a method's tuning has tried before it was stopped.
     """
@@ -98,7 +98,7 @@ class Lesson:
     source: str
     prompts: tuple[str, ...]
     tick: Callable[[], None] = field(default=lambda: None, compare=False)
-    tries: Tries = field(default_factory=Tries, compare=False)
+    tries: KnownTries = field(default_factory=KnownTries, compare=False)
 
     @property
     def subjects(self) -> list[Sample]:
@@ -107,13 +107,13 @@ class Lesson:
 
     @property
     def prompts_sha256(self) -> str:
-        """A hash of its prompts."""
+        """A hash of the prompts."""
         return fingerprint(self.prompts)
 
     @property
-    def taught(self) -> Taught:
-        """What records say of it."""
-        return Taught(
+    def tuned_on(self) -> TunedOn:
+        """What records say of these samples."""
+        return TunedOn(
             source=self.source,
             samples=len(self.prompts),
             prompts_sha256=self.prompts_sha256,
@@ -126,7 +126,7 @@ class Lesson:
 
     @cached_property
     def profile(self) -> Profile:
-        """What the paper measures of these samples."""
+        """The profile of these samples."""
         caller = self.caller
         return Profile.merge(
             measure(
@@ -177,7 +177,7 @@ def _unevaluated(x: Tensor, t: float) -> Tensor:
 
 
 def walk_file(caller: Calls, folder: Path, subject: Sample) -> Path:
-    """Where the full-step run of a sample is kept."""
+    """The file that holds the full-step run of a sample."""
     return folder / f"full-{caller.key(*subject)}.safetensors"
 
 
@@ -209,16 +209,12 @@ def record_walk(caller: Calls, folder: Path, subject: Sample) -> None:
 
 
 def save_tensors(target: Path, tensors: dict[str, Tensor]) -> None:
-    """A file of tensors, complete or not there."""
-    from safetensors.torch import save_file
+    """Write a file of tensors; a write that is stopped leaves no file."""
+    from safetensors.torch import save
 
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        save_file({name: value.cpu().contiguous() for name, value in tensors.items()}, draft)
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+    content = save({name: value.cpu().contiguous() for name, value in tensors.items()})
+    with writing(target) as draft:
+        draft.write_bytes(content)
 
 
 def _seconds(file: Path) -> float:

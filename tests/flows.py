@@ -1,4 +1,4 @@
-"""Flows whose velocity is known in closed form: for tests, documentation and the demo.
+"""Flows whose velocity is known in closed form, for tests and benchmarks.
 
 All are `velocity(x, t)` functions on the straight path x_t = t noise + (1 - t) data.
 """
@@ -88,3 +88,20 @@ class RotatingFlow:
     def direction(self, length: float) -> float:
         """d_n of a step of this length (eq. 4)."""
         return math.exp(self.growth * length) * abs(math.sin(self.rate * length))
+
+
+def picture_flow(size: int = 24) -> GaussianMixtureFlow:
+    """A flow whose data are soft discs and bars of several colours, with some noise."""
+    axis = torch.linspace(-1, 1, size)
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
+    discs = [((x - cx) ** 2 + (y - cy) ** 2) / 0.15 for cx, cy in ((-0.4, -0.3), (0.4, 0.3))]
+    bars = [(x / 0.3) ** 2, (y / 0.3) ** 2, ((x + y) / 0.4) ** 2]
+    colours = torch.tensor([[1.0, -0.5, -0.8], [-0.8, 0.9, -0.2], [-0.5, 0.1, 1.0]])
+    pictures = [
+        colour[:, None, None] * (2 * torch.exp(-shape) - 0.5)
+        for shape in (*discs, *bars)
+        for colour in colours
+    ]
+    return GaussianMixtureFlow(
+        torch.stack(pictures), [0.1] * len(pictures), [1 / len(pictures)] * len(pictures)
+    )

@@ -6,7 +6,7 @@ import pytest
 from report_support import judged
 
 from tacache.lab.report import study
-from tacache.lab.report.taught import calibration
+from tacache.lab.report.calibration import calibration
 
 matplotlib = pytest.importorskip("matplotlib.figure")
 QUALITY = {"tasu@6": 30.0, "tasu@30": 32.0, "tasu@general:30": 31.0, "fewer": 28.0}

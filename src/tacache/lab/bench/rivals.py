@@ -1,0 +1,56 @@
+"""Baselines as methods of the benchmark."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import JsonValue
+from torch import Tensor
+
+from tacache.lab.bench.calibration_sets import CalibrationSet
+from tacache.lab.bench.records import plain
+from tacache.lab.methods import Problem
+from tacache.storage.files import Frozen
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A baseline, tuned for the budget or at a published setting, whatever budget that leads to."""
+
+    baseline: Any
+    variant: str | None = None
+
+    @property
+    def budgeted(self) -> bool:
+        """Whether it is tuned; a published setting has a budget of its own."""
+        return self.variant is None
+
+    @property
+    def calibrated(self) -> bool:
+        """A published setting and a solver on a shorter grid need no calibration samples."""
+        return self.variant is None and bool(self.baseline.tuned)
+
+    def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Frozen:
+        """The published setting, or the one that is best for the budget."""
+        settings: Frozen
+        if self.variant is not None:
+            settings = self.baseline.published[self.variant]
+        else:
+            assert evaluations is not None
+            settings = self.fit(calibration_set, evaluations)
+        return settings
+
+    def fit(self, calibration_set: CalibrationSet, evaluations: int) -> Any:
+        """Tune it on the calibration samples, where it has anything to tune."""
+        outline = nullcontext(calibration_set.outline)
+        with calibration_set.recording() if self.calibrated else outline as recording:
+            return self.baseline.fit(recording, evaluations)
+
+    def sample(self, problem: Problem, settings: Any) -> Tensor:
+        """Run the baseline."""
+        x: Tensor = self.baseline.run(problem, settings).x
+        return x
+
+    def shown(self, settings: Any) -> dict[str, JsonValue]:
+        """All settings."""
+        return plain(settings)

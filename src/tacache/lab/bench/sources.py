@@ -1,0 +1,61 @@
+"""Which code a method's settings come from: where it has changed, a method is tuned again."""
+
+import ast
+import hashlib
+import inspect
+import sys
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import tacache
+from tacache.lab.bench import calibration_sets
+
+METHODS = "tacache.lab.methods."
+
+
+def code_sha256(method: Any) -> str:
+    """A hash of the code that a method's settings depend on, and of the package's version."""
+    return _files_sha256(files_of(method))
+
+
+def files_of(method: Any) -> frozenset[Path]:
+    """The files of a method's classes, of what these import from other methods, and the library."""
+    kinds = {*type(method).__mro__, *type(getattr(method, "baseline", method)).__mro__}
+    found = {calibration_sets.__name__}
+    left = [kind.__module__ for kind in kinds if kind.__module__.startswith("tacache.")]
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += _imported_methods(name)
+    return library_files() | {_file(name) for name in found}
+
+
+@cache
+def library_files() -> frozenset[Path]:
+    """Every file that fits, steps or calls a model; the command line only parses and prints."""
+    root = Path(tacache.__file__).parent
+    apart = {"cli", "lab"}
+    return frozenset(p for p in root.rglob("*.py") if p.relative_to(root).parts[0] not in apart)
+
+
+@cache
+def _files_sha256(files: frozenset[Path]) -> str:
+    content = b"".join(file.read_bytes() for file in sorted(files))
+    return hashlib.sha256(version("tacache").encode() + content).hexdigest()
+
+
+@cache
+def _imported_methods(name: str) -> tuple[str, ...]:
+    """The modules of other methods that a method's module imports from."""
+    if not name.startswith(METHODS):
+        return ()
+    nodes = ast.walk(ast.parse(_file(name).read_text(encoding="utf-8")))
+    named = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return tuple(module for module in named if module.startswith(METHODS))
+
+
+def _file(name: str) -> Path:
+    return Path(inspect.getsourcefile(sys.modules[name]) or "")

@@ -1,0 +1,79 @@
+"""Commands on damaged and hostile files, and on disks that take nothing: one line each."""
+
+import pytest
+from typer.testing import CliRunner
+
+from tacache.cli import app
+from tacache.profile import Origin
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(part) for part in arguments], terminal_width=100)
+
+
+def assert_one_line(result, *parts):
+    assert result.exit_code == 2, result.output
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert result.stderr.startswith("tacache: ")
+    for part in parts:
+        assert str(part) in result.stderr
+
+
+@pytest.fixture
+def file(profile, tmp_path):
+    return profile.save(tmp_path / "some.profile.json")
+
+
+@pytest.mark.parametrize("command", ["show", "plan"])
+def test_what_a_file_says_does_not_reach_the_terminal_raw(profile, tmp_path, command):
+    evil = "\x1b]0;owned\x07\x1b[2J"
+    path = tmp_path / "x.profile.json"
+    source = profile.model_copy(update={"host": Origin(model=evil, pipeline=evil)})
+    more = ["--evaluations", 5] if command == "plan" else []
+    source.save(path)
+    made = run(command, path, *more)
+    assert made.exit_code == 0
+    path.write_text(path.read_text().replace('"samples"', '"samples\\u001b[2J"'))
+    refused = run(command, path, *more)
+    assert refused.exit_code == 2
+    assert "\\x1b[2J" in refused.stderr
+    for text in (made.output, refused.output):
+        assert "\x1b]" not in text
+        assert "\x1b[2J" not in text
+
+
+def test_only_a_plan_is_written_over(file, tmp_path):
+    notes = tmp_path / "notes.md"
+    notes.write_text("# mine\n")
+    refused = run("plan", file, "--evaluations", 5, "-o", notes)
+    assert_one_line(refused, "notes.md is there and is not a tacache-plan file")
+    assert notes.read_text() == "# mine\n"
+
+
+@pytest.mark.parametrize("number", ["1e308", "1e29", "1e7"])
+def test_huge_numbers_are_one_line(file, tmp_path, number):
+    text = file.read_text()
+    start = text.index('"direction": [') + len('"direction": [')
+    file.write_text(text[:start] + number + text[text.index(",", start) :])
+    for arguments in (
+        ("plan", file, "--evaluations", 5),
+        ("show", file, "--plot", tmp_path / "x.svg"),
+    ):
+        assert_one_line(run(*arguments), "direction")
+
+
+@pytest.mark.parametrize("command", ["generate", "demo", "fit", "bench", "calibrate"])
+def test_a_folder_that_takes_nothing_ends_a_command_before_its_work(tmp_path, monkeypatch, command):
+    def refuse(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    def never(*_, **__):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("tacache.models.load", never)
+    monkeypatch.setattr("tacache.diffusers.loading.load_pipeline", never)
+    model = [] if command == "demo" else ["tiny-flux"]
+    methods = ["--methods", "fewer"] if command == "bench" else []
+    refused = run(command, *model, *methods, "-o", tmp_path / "out")
+    assert_one_line(refused, f"cannot write {tmp_path}", "Read-only file system")

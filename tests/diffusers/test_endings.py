@@ -1,0 +1,150 @@
+"""A run that ends before its plan does is said, wherever that can be noticed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import diffusers
+import pytest
+import torch
+
+from tacache import HostError, Plan
+from tacache.diffusers import applied, apply, remove
+from tacache.diffusers.flow import run_times
+from tacache.diffusers.host import check_finished
+from tests.diffusers_support import STEPS, run
+from tests.tiny import PIPELINES
+
+SD3 = PIPELINES["sd3"]
+ANCHORS = (0, 1, 5, 9)
+
+
+class Short(diffusers.StableDiffusion3Pipeline):
+    """Loops that do not end where the grid does."""
+
+    def __call__(self, left_out: int = 0, twice: bool = False, by_hand: bool = False) -> Any:
+        """Leave some timesteps out, prepare the run twice, or never ask the scheduler to step."""
+        self.scheduler.set_timesteps(STEPS)
+        if twice:
+            self.scheduler.set_timesteps(STEPS)
+        x, sigmas = torch.ones(1, 4, 4, 4), self.scheduler.sigmas
+        timesteps = self.scheduler.timesteps
+        for i, t in enumerate(timesteps[: len(timesteps) - left_out]):
+            v = torch.sin(x)
+            if by_hand:
+                x = x + (sigmas[i + 1] - sigmas[i]) * v
+            else:
+                x = self.scheduler.step(v, t, x, return_dict=False)[0]
+        return x
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    return Short(**SD3.build().components)
+
+
+@pytest.fixture(scope="module")
+def plan(pipe) -> Plan:
+    pipe.scheduler.set_timesteps(STEPS)
+    return Plan(rule="reuse", times=run_times(pipe.scheduler), anchors=ANCHORS)
+
+
+def said(caplog: Any) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.name.startswith("tacache")]
+
+
+def test_a_finished_run_is_silent(pipe, plan, caplog):
+    with applied(pipe, plan):
+        pipe()
+        check_finished(pipe)
+        pipe()
+    assert not said(caplog)
+
+
+def test_on_leaving_applied(pipe, plan, caplog):
+    with applied(pipe, plan):
+        pipe(left_out=1)
+    (message,) = said(caplog)
+    assert f"step {ANCHORS[-1]} of {STEPS}" in message
+    assert f"{plan.times[ANCHORS[-1]]:.4g} in place of 0" in message
+
+
+def test_at_the_next_run_and_once_only(pipe, plan, caplog):
+    with applied(pipe, plan):
+        pipe(left_out=1)
+        assert not said(caplog)
+        pipe()
+        assert len(said(caplog)) == 1
+    assert len(said(caplog)) == 1
+
+
+def test_at_remove(pipe, plan, caplog):
+    apply(pipe, plan)
+    pipe(left_out=2)
+    remove(pipe)
+    (message,) = said(caplog)
+    assert "unfinished" in message
+    remove(pipe)
+    assert len(said(caplog)) == 1
+
+
+def test_in_a_call_of_our_own_it_is_an_error(pipe, plan):
+    with applied(pipe, plan):
+        pipe(left_out=1)
+        with pytest.raises(HostError, match=r"Short: .* unfinished"):
+            check_finished(pipe)
+    check_finished(pipe)
+
+
+def test_an_integration_by_hand_is_said(pipe, plan, caplog):
+    with applied(pipe, plan):
+        pipe(by_hand=True)
+        assert not said(caplog)
+        pipe(by_hand=True)
+        assert len(said(caplog)) == 1
+    assert len(said(caplog)) == 2
+    assert all("no step was made" in message for message in said(caplog))
+
+
+def test_preparing_twice_in_a_call_is_nothing(pipe, plan, caplog):
+    with applied(pipe, plan):
+        pipe(twice=True)
+        pipe(twice=True)
+    assert not said(caplog)
+
+
+def test_an_error_says_enough(pipe, plan, caplog):
+    with pytest.raises(TypeError), applied(pipe, plan):  # noqa: PT012 - the run and the error
+        pipe(left_out=1)
+        pipe(unknown=1)
+    assert not said(caplog)
+
+
+def test_a_pipeline_of_diffusers_ends_where_its_plan_does(caplog):
+    pipe = SD3.build()
+    pipe.scheduler.set_timesteps(STEPS)
+    with applied(pipe, Plan(rule="reuse", times=run_times(pipe.scheduler), anchors=ANCHORS)):
+        run(SD3, pipe)
+        run(SD3, pipe)
+    assert not said(caplog)
+
+
+# --- pipelines that cannot follow a plan ------------------------------------------------------
+
+REFUSED = {
+    "LTXI2VLongMultiPromptPipeline": "leaves the last timestep out",
+    "VisualClozePipeline": "inner pipelines",
+    "SanaSprintPipeline": "consistency sampler",
+    "SanaSprintImg2ImgPipeline": "consistency sampler",
+    "SkyReelsV2DiffusionForcingPipeline": "a timestep of its own",
+    "SkyReelsV2DiffusionForcingImageToVideoPipeline": "a timestep of its own",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_subclasses_are_refused_too(name, plan):
+    kind = getattr(diffusers, name)
+    derived = type("Mine", (kind,), {})
+    for one in (kind, derived):
+        with pytest.raises(HostError, match=REFUSED[name]):
+            apply(one.__new__(one), plan)
