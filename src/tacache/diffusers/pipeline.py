@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from tacache import host
-from tacache.diffusers.calls import can_start_midway
+from tacache.diffusers.calls import as_number, can_start_midway
 from tacache.diffusers.driving import DrivenRun, drive
 from tacache.diffusers.fingerprint import describe, settings
 from tacache.diffusers.grids import on_grid
@@ -290,6 +290,6 @@ def _strength(pipe: Any, call: Call) -> float | None:
     """The strength below 1 that a call starts midway with, given or by default."""
     if not can_start_midway(pipe):
         return None
-    default = inspect.signature(type(pipe).__call__).parameters["strength"].default
-    asked = call.get("strength", default)
-    return float(asked) if isinstance(asked, float | int) and asked < 1 else None
+    own = inspect.signature(type(pipe).__call__).parameters.get("strength")
+    asked = as_number(call.get("strength", None if own is None else own.default))
+    return asked if asked is not None and asked < 1 else None

@@ -17,11 +17,16 @@ from tacache.fitting.walking import Walk
 from tacache.host.calibration import job_key
 from tacache.host.interface import Call, Host, OpenRun, Pixels
 from tacache.plan import LONGEST, Plan
+from tacache.profile import Origin
 from tacache.prompts import Sample, as_prompts, fingerprint, samples_of
 from tacache.work.processes import Processes, Together
 from tacache.work.progress import track
 
 Value = TypeVar("Value")
+NO_VARY = (
+    "vary was removed, since a mix of settings gained no more than chance: fit at one setting, and "
+    "a second plan where another is needed"
+)
 
 
 def fit_plans(
@@ -44,10 +49,7 @@ def fit_plans(
     share the samples out.
     """
     if "vary" in call:
-        raise HostError(
-            "vary was removed, since a mix of settings gained no more than chance: fit at one "
-            "setting, and a second plan where another is needed"
-        )
+        raise HostError(NO_VARY)
     host.check(call, fitting=True)
     texts = None if prompts is None else as_prompts(prompts)
     samples, processes = samples_of(texts, seeds), host.processes()
@@ -66,8 +68,7 @@ def fit_plans(
         known = {"prompts_sha256": None if texts is None else fingerprint(texts)}
         origin = runs.held[0].origin().model_copy(update=known)
         pictures = runs.pictures(full.states[-1], full.held_out)
-        found = [plan.model_copy(update={"host": origin}) for plan in plans]
-        return [_certified(host, plan, runs, pictures, call) for plan in found]
+        return [_certified(runs, plan, origin, pictures, call) for plan in plans]
 
 
 def kept_by(path: Path, processes: Processes) -> Path:
@@ -219,13 +220,13 @@ def hold(
 
 
 def _certified(
-    host: Host, plan: Plan, runs: HeldRuns, pictures: Mapping[int, Pixels], call: Call
+    runs: HeldRuns, plan: Plan, origin: Origin, pictures: Mapping[int, Pixels], call: Call
 ) -> Plan:
-    """The plan with the PSNR of what the host makes of held-out samples when it follows it."""
-    found = {}
+    """The plan with its origin, and with the PSNR of held-out samples when the host follows it."""
+    plan, found = plan.model_copy(update={"host": origin}), {}
     for i, picture in pictures.items():
-        with named(runs.samples[i]), host.follow(plan, call) as asked:
-            made = host.draw(runs.samples[i], asked)
+        with named(runs.samples[i]), runs.host.follow(plan, call) as asked:
+            made = runs.host.draw(runs.samples[i], asked)
             found[i] = float(psnr(*(torch.from_numpy(one)[None] for one in (picture, made))))
             if math.isnan(found[i]):
                 raise HostError("the decoded pictures are not numbers")

@@ -358,7 +358,8 @@ def run_python(*arguments: str | Path) -> None:
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"},
+        env=os.environ
+        | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{ROOT / 'src'}", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=120,
