@@ -1,13 +1,13 @@
 """Prompt files: one prompt a line, or JSON lines with a `prompt` field."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
 from tacache.errors import HostError
+from tacache.storage.reading import parse_json
 
 # name -> file that ships with the package
 BUILT_IN = {name: f"{name}.jsonl" for name in ("calibration", "calibration-video", "test")}
@@ -83,23 +83,16 @@ def _parsed(text: str, *, jsonl: bool, name: str) -> list[str]:
 def _is_object(line: str) -> bool:
     """Whether a line is a JSON object; `{red|blue} ball` is a prompt."""
     try:
-        return isinstance(json.loads(line), dict)
+        return isinstance(parse_json(line), dict)
     except ValueError:
         return False
 
 
 def _prompt_of(line: str, where: str) -> str:
     try:
-        prompt = json.loads(line)["prompt"]
+        prompt = parse_json(line)["prompt"]
     except (ValueError, KeyError, TypeError) as error:
         raise HostError(f'{where}: expected {{"prompt": "..."}}, found {line[:60]!r}') from error
     if not isinstance(prompt, str):
         raise HostError(f"{where}: the prompt is not a text but {prompt!r}")
-    if not is_text(prompt):
-        raise HostError(f"{where}: the prompt holds half of a character (a lone surrogate)")
     return prompt
-
-
-def is_text(prompt: str) -> bool:
-    """Whether a prompt can be written to a file: JSON may name half of a surrogate pair."""
-    return prompt.encode(errors="ignore").decode() == prompt

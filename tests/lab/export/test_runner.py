@@ -96,9 +96,12 @@ def test_a_prompt_that_stands_twice_goes_on_with_its_seeds(tmp_path):
     assert [one.seed for one in made] == [0, 1, 2, 3]
 
 
-def test_half_of_a_character_is_told(tmp_path):
-    path = whole(tmp_path / "info.json", [{"prompt_en": "a cup \ud800", "dimension": []}])
-    assert "half of a character" in samples_of("vbench", path)[0].trouble
+@pytest.mark.parametrize("text", ['[{"prompt_en": "half a pair: \\ud800"}]', "[" * 100_000])
+def test_what_no_file_could_hold_is_told(tmp_path, text):
+    path = tmp_path / "info.json"
+    path.write_text(text)
+    with pytest.raises(ExportError, match=r"info\.json is not JSON"):
+        samples_of("vbench", path)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
 """The benchmarks: how a user's own copy of their prompts is read, and how their files are named."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tacache.errors import TACacheError
-from tacache.prompts import is_text
+from tacache.storage.reading import parse_json
 
 LONGEST = 255  # bytes of a file's name
 FLICKERING = "temporal_flickering"  # VBench asks for more clips of it: most are filtered out
@@ -136,7 +135,7 @@ def plan_samples(
     for place, entry in enumerate(entries):
         for i in range(samples or entry.samples):
             file = chosen.file(entry, place, i, len(made))
-            trouble = _trouble(entry, file, chosen)
+            trouble = _trouble(entry.name, file, chosen)
             made.append(Sample(entry.prompt, seed + drawn[entry.prompt], file, trouble))
             drawn[entry.prompt] += 1
     twice = [file for file, times in Counter(sample.file for sample in made).items() if times > 1]
@@ -145,14 +144,12 @@ def plan_samples(
     return made
 
 
-def _trouble(entry: Entry, file: str, chosen: Benchmark) -> str | None:
-    """Why a sample cannot be drawn, or its file not be named as its evaluator expects, if so."""
-    if not is_text(entry.prompt):
-        return "the prompt holds half of a character (a lone surrogate)"
+def _trouble(name: str, file: str, chosen: Benchmark) -> str | None:
+    """Why a sample's file cannot be named as its evaluator expects, if so."""
     if "\0" in file:
         return f"{chosen.title} names its file by the prompt, and no file name holds NUL"
     for letter in chosen.reserved:
-        if letter in entry.name:
+        if letter in name:
             return f"{chosen.title} reads prompts off file names, which cannot hold {letter!r}"
     if len(file.rpartition("/")[2].encode()) > LONGEST:
         return f"{chosen.title} names its file by the prompt, which is too long for a file system"
@@ -172,7 +169,7 @@ def _lines(path: Path) -> list[str]:
 
 def _parsed(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text, finite=False)
     except ValueError as error:
         raise ExportError(f"{where} is not JSON: {error}") from error
 

@@ -5,7 +5,6 @@ The benchmark's own name stands for its overall score, which weighs the parts: e
 share of it, so that the mean over all samples is the figure the evaluator would print.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from tacache.lab.bench.records import Record, RecordFile, Values
 from tacache.lab.bench.runner import only_here
 from tacache.lab.export import records_file
 from tacache.lab.export.benchmarks import ExportError, benchmark
+from tacache.storage.reading import parse_json
 from tacache.work.processes import Processes
 
 Scored = dict[str, Values]  # an exported file -> its scores
@@ -174,7 +174,7 @@ def _wise(path: Path, exported: Sequence[str], category: str) -> Scored:
             continue
         where = f"{path}, line {i}"
         number = _whole(_fields(line, ("prompt_id",), where)[0], where)
-        verified = "score" in json.loads(line)
+        verified = "score" in parse_json(line, finite=False)
         weights = {"score": 1.0} if verified else WISCORE
         values = [_number(value) for value in _fields(line, tuple(weights), where)]
         value = _weighted(values, tuple(weights.values()))
@@ -239,7 +239,7 @@ def _text(path: Path) -> str:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(_text(path))
+        return parse_json(_text(path), finite=False)
     except ValueError as error:
         raise ExportError(f"{path} is not JSON: {error}") from error
 
@@ -251,7 +251,7 @@ def _is_dimension(value: Any) -> bool:
 def _fields(row: Any, names: Sequence[str], where: str) -> list[Any]:
     """These fields of an object, or of a line that holds one."""
     try:
-        found = json.loads(row) if isinstance(row, str) else row
+        found = parse_json(row, finite=False) if isinstance(row, str) else row
         return [found[name] for name in names]
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(f"{where}: expected an object with {', '.join(names)}") from error

@@ -14,6 +14,7 @@ from typing_extensions import Self
 from tacache.errors import HostError
 from tacache.lab.following.detector import Architecture, Found, detect
 from tacache.storage.files import Frozen
+from tacache.storage.reading import parse_json
 
 NEARNESS = 0.1  # of two sizes together: centres closer than this are beside no other, GenEval's
 Tag = Literal["single_object", "two_object", "counting", "colors", "position", "color_attr"]
@@ -133,7 +134,7 @@ def _lines(path: str | os.PathLike[str]) -> list[tuple[int, str]]:
 def _fields(line: str) -> dict[str, Any]:
     """The fields of a line; a comment, and what `read_prompts` is to complain of, has none."""
     try:
-        fields = json.loads(line)
+        fields = parse_json(line, finite=False)
     except ValueError:
         return {}
     return fields if isinstance(fields, dict) else {}
