@@ -105,6 +105,21 @@ def test_a_plan_that_skips_nothing_needs_no_reading(own, caplog):
     assert not caplog.records
 
 
+@pytest.mark.parametrize("says", [True, False])
+def test_a_plan_that_skips_nothing_follows_a_loop_that_starts_late(own, says):
+    def late() -> torch.Tensor:
+        own.scheduler.set_timesteps(STEPS)
+        if says:
+            own.scheduler.set_begin_index(4)
+        return loop(own.scheduler, begin=4)
+
+    untouched = late()
+    with applied(own, plan_for(own, tuple(range(STEPS)))):
+        assert torch.equal(late(), untouched)
+        assert own.scheduler.run_plan.steps == STEPS - 4
+        assert torch.equal(late(), untouched)
+
+
 def test_breaks_that_were_said_are_anchors(own):
     plan = plan_for(own)
     level = plan.times[7] + 1e-6

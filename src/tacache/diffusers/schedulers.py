@@ -47,10 +47,10 @@ class FollowsPlan(BeginsRun):
 
     def _walk(self, step: Any, v: Tensor, timestep: Any, x: Tensor, *args: Any, **kw: Any) -> Any:
         """From this anchor to the next, by the parent's `step`."""
-        stepper = self._stepper
-        if stepper is None:
+        if self._stepper is None:
             return step(self, v, timestep, x, *args, **kw)
-        self._check_first_step(stepper, timestep, x)
+        self._check_first_step(self._stepper, timestep, x)
+        stepper = self._stepper  # which the first step may have moved to a later start
         tokens = kw.get("per_token_timesteps")
         is_euler = isinstance(self, diffusers.FlowMatchEulerDiscreteScheduler)
         if stepper.plan.weights is not None and is_euler and tokens is None:

@@ -29,13 +29,18 @@ class Repeatable:
     def __init__(self, call: dict[str, Any]) -> None:
         self._call = {name: _copied(value) for name, value in call.items()}
         self._state = torch.get_rng_state()
+        started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._devices = [torch.cuda.current_device()] if started else []
+        self._device_states = [torch.cuda.get_rng_state(device) for device in self._devices]
 
     def first_step(self, pipe: Any) -> FirstStep:
         """The first step of the plain call, which ends there."""
         scheduler = scheduler_like(pipe, stopping_scheduler)
         plain = pipeline_with(pipe, scheduler)
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(self._devices):
             torch.set_rng_state(self._state)
+            for device, state in zip(self._devices, self._device_states, strict=True):
+                torch.cuda.set_rng_state(state, device)
             try:
                 with freeing_hooks(plain):
                     plain(**self._call)
