@@ -4,11 +4,32 @@ import math
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support import PROFILE_RULES, carried, fitted, profile_from, tasu, variations
+from support import (
+    PROFILE_RULES,
+    carried,
+    fitted,
+    mixture,
+    noise_of,
+    profile_from,
+    rotating,
+    tasu,
+    variations,
+)
 
-from tacache import Origin, Plan, PlanError, Profile, TACacheError, make_plan, time_grid
+from tacache import (
+    Origin,
+    Plan,
+    PlanError,
+    Profile,
+    TACacheError,
+    calibrate,
+    make_plan,
+    sample,
+    time_grid,
+)
+from tacache.models import embedded
 from tacache.plan import step_variation
-from tacache.schedule import interval_table, walk
+from tacache.schedule import interval_table, walk, warn_of_even_steps
 from tacache.stepper import Stepper
 
 # --- making one
@@ -296,3 +317,67 @@ def test_what_is_no_plan_is_named_with_the_way_to_one(given, profile):
             Stepper(value)
     with pytest.raises(PlanError, match=r"a profile is needed, not a .*: Profile\.load"):
         make_plan(given, evaluations=3)
+
+
+# Where as many plain steps are expected to do better
+
+
+class Jumping:
+    """A straight flow with a part that is another one at every time: no step resolves it."""
+
+    def __init__(self, size):
+        self.size, self.to = size, noise_of(1, (64,), seed=1)
+
+    def __call__(self, x, t):  # noqa: D102
+        seed = round(t * 1e9)
+        jump = noise_of(1, (64,), seed=seed) * (1 + 0.3 * math.sin(seed))
+        return self.to + self.size * jump + 0.01 * x
+
+
+def drift_of(velocity, plan, full):
+    found = sample(velocity, noise_of(4, (64,), seed=9), plan)
+    return float((found - full).norm() / full.norm())
+
+
+@pytest.fixture
+def said(caplog):
+    warn_of_even_steps.cache_clear()
+    yield caplog
+    warn_of_even_steps.cache_clear()
+
+
+@pytest.mark.parametrize("shift", [1.0, 3.0])
+def test_a_rule_that_loses_to_plain_steps_is_said_once(said, shift):
+    velocity, times = Jumping(0.1), time_grid(50, shift)
+    measured = calibrate(velocity, noise_of(4, (64,)), times)
+    full = sample(velocity, noise_of(4, (64,), seed=9), Plan.full(times))
+    plan = make_plan(measured, evaluations=13)
+    few = Plan.full(time_grid(13, shift))
+    assert drift_of(velocity, plan, full) > drift_of(velocity, few, full)
+    assert "13 of 50 steps evaluated is expected to do worse than 13 plain steps" in said.text
+    make_plan(measured, evaluations=13)
+    assert len(said.records) == 1
+    make_plan(measured, evaluations=13, rule="reuse")
+    make_plan(measured, evaluations=50)
+    assert len(said.records) == 1
+
+
+@pytest.mark.parametrize("model", ["tiny-flux", "tiny-wan"])
+@pytest.mark.parametrize("evaluations", [7, 13, 25])
+def test_nothing_is_said_of_trained_models(said, model, evaluations):
+    make_plan(Profile.load(embedded(model).profile), evaluations=evaluations)
+    assert not said.records
+
+
+@pytest.mark.parametrize("shift", [1.0, 3.0])
+@pytest.mark.parametrize("flow", [mixture(), rotating(), rotating(6.0, 0.3)])
+def test_nothing_is_said_of_flows_that_turn_smoothly(said, flow, shift):
+    make_plan(calibrate(flow, noise_of(4), time_grid(50, shift)), evaluations=13)
+    assert not said.records
+
+
+def test_without_a_spread_nothing_is_told():
+    erratic = [0.1, 0.3] * 10
+    assert profile_from([0.0] * 20, erratic).unresolved == 0
+    spread = {"direction_std": (0.001,) * 20, "samples": 4}
+    assert profile_from([0.0] * 20, erratic).model_copy(update=spread).unresolved == 1

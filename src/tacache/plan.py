@@ -15,9 +15,12 @@ from tacache.rules import PROFILE_RULES, RATES
 from tacache.schedule import (
     MAX_SKIP,
     Schedule,
+    budget_for,
     interval_table,
+    loses_to_even_steps,
     schedule_for,
     walk,
+    warn_of_even_steps,
 )
 from tacache.storage.files import FileRecord, Frozen
 
@@ -215,7 +218,8 @@ def make_plan(
 
     Give exactly one of `tau_k` with `tau_d`, `evaluations`, and `speedup` (floor(N / speedup)
     evaluations). For a budget the thresholds are found; `ratio` keeps tau_d = ratio * tau_k. The
-    rules "magnitude", "direction" and "reuse" switch off one or both updates of "tasu".
+    rules "magnitude", "direction" and "reuse" switch off one or both updates of "tasu". Where the
+    profile says that as many plain steps are expected to do better, that is logged as a warning.
     """
     if not isinstance(profile, Profile):
         raise PlanError(
@@ -235,10 +239,14 @@ def make_plan(
         )
         chosen = Schedule(tau_k, tau_d, walk(table))
     else:
-        budget = evaluations if evaluations is not None else _budget(profile.steps, speedup)
+        budget = evaluations if evaluations is not None else budget_for(profile.steps, speedup)
         chosen = schedule_for(
             *variation, evaluations=budget, max_skip=max_skip, ratio=ratio, breaks=parts
         )
+    turned, lengths = PROFILE_RULES[rule][1], step_lengths(profile.times)
+    share = profile.unresolved if turned else 0.0
+    if loses_to_even_steps(profile.direction, lengths, chosen.anchors, share):
+        warn_of_even_steps(rule, len(chosen.anchors), profile.steps)
     return Plan(
         rule=rule,
         times=profile.times,
@@ -289,10 +297,3 @@ def _check_exactly_one(
         raise PlanError(
             "ratio goes with evaluations or speedup: tau_k and tau_d are given as they are"
         )
-
-
-def _budget(steps: int, speedup: float | None) -> int:
-    """K = floor(N / s), for s from 1 up."""
-    if speedup is None or not 1 <= speedup < math.inf:
-        raise PlanError(f"speedup is a number from 1 (no step skipped) up, not {speedup}")
-    return math.floor(steps / speedup + 1e-9)

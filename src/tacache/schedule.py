@@ -3,8 +3,10 @@
 Everything here works on the variation of each step: |k_n| dt_n for magnitude, d_n for direction.
 """
 
+import logging
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -12,13 +14,14 @@ from numpy.typing import NDArray
 
 from tacache.errors import PlanError
 
+logger = logging.getLogger("tacache.schedule")
+
 # Candidate thresholds times steps: keeps the search below about a second for any grid. Up to a
 # hundred steps every window sum is a candidate and the search is exhaustive.
 SEARCH_SIZE = 120_000
 MARGIN = 1e-12  # of the largest sum
 # The longest interval, H_max in the paper's experiments.
 MAX_SKIP = 12
-
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -127,6 +130,66 @@ def split_widest(
         )
         found = sorted([*found, _middle_of_variation(total, *widest)])
     return tuple(found)
+
+
+def loses_to_even_steps(
+    direction: Sequence[float], lengths: Sequence[float], anchors: Sequence[int], share: float
+) -> bool:
+    """Whether turned velocities on these anchors are predicted to err more than even Euler steps.
+
+    `share` of d^2 is no turning that the steps resolve (`Profile.unresolved`).
+    """
+    if not share:
+        return False
+    even = [i * len(lengths) // len(anchors) for i in range(len(anchors))]
+    by_rule = turning_error(direction, lengths, anchors, share, turned=True)
+    return by_rule > turning_error(direction, lengths, even, share, turned=False)
+
+
+@cache
+def warn_of_even_steps(rule: str, evaluations: int, steps: int) -> None:
+    """Say once that as many plain steps are expected to do better."""
+    logger.warning(
+        "the rule %r with %d of %d steps evaluated is expected to do worse than %d plain steps: by "
+        "the profile's erratic direction the model seems to turn another way at each step; compare "
+        "it with plain steps, with the rule 'reuse', and with a fitted plan",
+        rule, evaluations, steps, evaluations,
+    )  # fmt: skip
+
+
+def turning_error(
+    direction: Sequence[float],
+    lengths: Sequence[float],
+    anchors: Sequence[int],
+    share: float,
+    *,
+    turned: bool,
+) -> float:
+    """The error of skipped velocities, in |v|, added up over time, where `share` is unresolved.
+
+    The resolved part s = d sqrt(1 - share) adds up from step to step; the other, w, does not. A
+    velocity that is reused misses both. A turned one goes by the sum of d along a direction that
+    history shows with w in it, and so is wrong by what goes beyond the sum of s, and by w.
+    """
+    kept, total = math.sqrt(1 - share), 0.0
+    for i, (start, end) in enumerate(zip(anchors, (*anchors[1:], len(lengths)), strict=True)):
+        w = direction[start] * math.sqrt(share)
+        seen = kept * sum(direction[anchors[i - 1] : start]) if i else 0.0
+        turn = 0.0
+        for n in range(start + 1, end):
+            turn += direction[n - 1]
+            went = turn if turned and i else 0.0  # the first anchor has no history to turn by
+            aligned = went * kept * turn * seen / (math.hypot(seen, w) or 1.0)
+            square = went**2 + (kept * turn) ** 2 - 2 * aligned + w**2
+            total += lengths[n] * math.sqrt(max(0.0, square))
+    return total
+
+
+def budget_for(steps: int, speedup: float | None) -> int:
+    """K = floor(N / s), for s from 1 up."""
+    if speedup is None or not 1 <= speedup < math.inf:
+        raise PlanError(f"speedup is a number from 1 (no step skipped) up, not {speedup}")
+    return math.floor(steps / speedup + 1e-9)
 
 
 def check_limits(
