@@ -103,11 +103,10 @@ class MagCacheInside(InsideCache[MagCacheInsideSettings]):
         known = self.measured(trials), nearest(PUBLISHED_RATIOS[trials.family], steps)
         found: dict[tuple[int, ...], MagCacheInsideSettings] = {}
         for ratios, retention, threshold, skip in product(known, RETENTIONS, thresholds, skips):
-            chosen = _evaluated(ratios, round_half_up(retention * steps), threshold, skip)
-            if chosen not in found:
-                found[chosen] = MagCacheInsideSettings(
-                    threshold=threshold, max_skip=skip, retention=retention, ratios=ratios
-                )
+            settings = MagCacheInsideSettings(
+                threshold=threshold, max_skip=skip, retention=retention, ratios=ratios
+            )
+            found.setdefault(mag_schedule(settings, steps), settings)
         return spread(spending(found, evaluations))
 
     def measured(self, trials: Trials) -> tuple[float, ...]:
@@ -134,18 +133,12 @@ class MagCacheInside(InsideCache[MagCacheInsideSettings]):
 def mag_schedule(settings: MagCacheInsideSettings, steps: int) -> tuple[int, ...]:
     """The steps that diffusers' MagCache evaluates, where there is a ratio for every step."""
     retained = round_half_up(settings.retention * steps)
-    return _evaluated(settings.ratios, retained, settings.threshold, settings.max_skip)
-
-
-def _evaluated(
-    ratios: Sequence[float], retained: int, threshold: float, max_skip: int
-) -> tuple[int, ...]:
     chosen, ratio, total, skipped = [], 1.0, 0.0, 0
-    for n, own in enumerate(ratios):
+    for n, own in enumerate(settings.ratios):
         if n and n >= retained:
             ratio *= own
             skipped, total = skipped + 1, total + abs(1.0 - ratio)
-            if total <= (threshold or NEVER) and skipped <= max_skip:
+            if total <= (settings.threshold or NEVER) and skipped <= settings.max_skip:
                 continue
         chosen.append(n)
         ratio, total, skipped = 1.0, 0.0, 0
