@@ -174,7 +174,9 @@ WALK = 15  # modules above the ground that a fit on a pipeline may pass
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="the host interface is being written: 27 modules today")
+@pytest.mark.xfail(
+    strict=True, reason="a held call and a followed plan pass 17 modules of diffusers"
+)
 def test_a_fit_on_a_pipeline_passes_few_modules():
     from tacache.diffusers import fit_plan
     from tests.tiny import PIPELINES
@@ -184,7 +186,7 @@ def test_a_fit_on_a_pipeline_passes_few_modules():
     pipe, prompts = flux.build(), ["a fox", "two birds", "a bridge", "a bowl"]
     with walked() as passed:
         fit_plan(pipe, prompts, evaluations=4, **call | {"num_inference_steps": 8})
-    assert {"diffusers.fitting", "fitting", "fitting.weights", "grid"} <= passed
+    assert {"diffusers.pipeline", "fitting", "fitting.weights", "grid"} <= passed
     above = sorted(module for module in passed if rank_of(module) > RANK["errors"])
     assert len(above) <= WALK, ", ".join(above)
 

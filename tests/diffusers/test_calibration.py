@@ -516,7 +516,6 @@ def test_a_failure_in_one_process_ends_both(tmp_path):
     """Three prompts, the failing one first in the second process, which has no other."""
     code, answers = launch(tmp_path, prompts=PROMPTS[:3], bad=PROMPTS[1])
     assert code != 0
-    assert answers[1]["error"] == "ValueError: this prompt cannot be encoded"
-    assert answers[0]["error"] == (
-        "HostError: another process failed: process 1: this prompt cannot be encoded"
-    )
+    reason = f"{PROMPTS[1]!r} with seed 0: this prompt cannot be encoded"
+    assert answers[1]["error"] == f"HostError: {reason}"
+    assert answers[0]["error"] == f"HostError: another process failed: process 1: {reason}"

@@ -1,7 +1,5 @@
 """Calibration on a host: the full runs of prompts and seeds, measured into one profile."""
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from tacache.errors import HostError, named
 from tacache.host.interface import Call, Host
 from tacache.profile import Profile
 from tacache.prompts import Sample, as_prompts, fingerprint, samples_of
-from tacache.storage.finished import FinishedRuns, digest
+from tacache.storage.finished import FinishedRuns, job_key
 
 Batch = tuple[Sample, ...]
 
@@ -49,16 +47,9 @@ def calibrate(
         profile = measure_all(
             runs,
             measured,
-            finished=FinishedRuns(resume, job_key(host, runs, call)),
+            finished=FinishedRuns(resume, job_key(host.identity(call), runs, call)),
             processes=host.processes(),
             progress=progress,
         )
     known = {"prompts_sha256": None if texts is None else fingerprint(texts)}
     return profile.model_copy(update={"host": profile.host.model_copy(update=known)})
-
-
-def job_key(host: Host, runs: Sequence[Batch], call: Call) -> str:
-    """A hash of everything the runs depend on, so that kept files of different work do not mix."""
-    asked = {name: digest(value) for name, value in call.items()}
-    content = [host.identity(call), [[list(one) for one in batch] for batch in runs], asked]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -14,11 +14,11 @@ from tacache.fidelity import capped, psnr
 from tacache.fitting import fit_runs
 from tacache.fitting.samples import check_finite
 from tacache.fitting.walking import Walk
-from tacache.host.calibration import job_key
 from tacache.host.interface import Call, Host, OpenRun, Pixels
 from tacache.plan import LONGEST, Plan
 from tacache.profile import Origin
 from tacache.prompts import Sample, as_prompts, fingerprint, samples_of
+from tacache.storage.finished import job_key
 from tacache.work.processes import Processes, Together
 from tacache.work.progress import track
 
@@ -210,7 +210,7 @@ def hold(
             for i in track(numbers, "preparing", progress):
                 with named(samples[i]):
                     held.append(stack.enter_context(host.open(samples[i], call)))
-            job = job_key(host, [(sample,) for sample in samples], call)
+            job = job_key(host.identity(call), [(sample,) for sample in samples], call)
             yield HeldRuns(host, held, samples, numbers, group, job)
     except OtherProcessError:
         raise

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from tacache.errors import ProfileError
 from tacache.profile import Profile
+from tacache.prompts import Sample
 from tacache.storage.journal import Journal
 
 MOST_SAMPLES = 10_000  # of one run: a batch, times the walks of the pipelines that repeat theirs
@@ -38,6 +40,16 @@ class FinishedRuns:
         if profile.samples > MOST_SAMPLES:  # it would outweigh all others
             raise ValueError(f"one run has no {profile.samples} samples")
         return run, profile
+
+
+def job_key(identity: object, runs: Sequence[Sequence[Sample]], call: Mapping[str, Any]) -> str:
+    """A hash of everything the runs depend on, so that kept files of different work do not mix.
+
+    `identity` is what a host says of itself, and `runs` are the samples of each of its calls.
+    """
+    asked = {name: digest(value) for name, value in call.items()}
+    content = [identity, [[list(one) for one in batch] for batch in runs], asked]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def digest(value: Any) -> str:
