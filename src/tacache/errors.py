@@ -1,6 +1,7 @@
 """What can go wrong, by the noun it concerns. Messages say what is wrong and what to do."""
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -30,6 +31,12 @@ def printable(text: object) -> str:
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in str(text)
     )
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> HostError:
+    """The error about a name that is not among the known ones, with the one that was meant."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return HostError(f"{what} {name!r}" + (f" (meant {close[0]!r}?)" if close else ""))
 
 
 def first_line(error: BaseException) -> str:

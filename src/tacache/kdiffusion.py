@@ -19,7 +19,7 @@ import tacache.fitting
 from tacache.calibration import measure
 from tacache.errors import HostError
 from tacache.grid import GRID_TOLERANCE, as_times, break_steps, same_grid
-from tacache.moving import at_levels, from_step, replan, until_step, with_breaks
+from tacache.moving import from_step, moved_to, until_step, with_breaks
 from tacache.plan import Plan, make_plan
 from tacache.profile import Origin, Profile, profile_times
 from tacache.schedule import least_max_skip
@@ -167,15 +167,8 @@ def plan_for_sigmas(plan: Plan, sigmas: Sequence[float]) -> Plan:
     if start is not None:
         later = from_step(plan, start) if start else plan
         return until_step(later, len(times) - 1)
-    if plan.rule == "fitted":
-        return _with_times(plan, times)
-    moved = replan(plan, times)
-    logger.info(
-        "the plan is for %d steps from %.4g, this run has %d from %.4g: planned again from its "
-        "rates, %d evaluations",
-        plan.steps, plan.times[0], moved.steps, moved.times[0], moved.evaluations,
-    )  # fmt: skip
-    return moved
+    _check_ends(plan, times)
+    return moved_to(plan, times, logger, level=logging.INFO)
 
 
 def plan_from_profile(
@@ -249,22 +242,16 @@ def _stretch(times: Sequence[float], part: Sequence[float]) -> int | None:
     return None
 
 
-def _with_times(plan: Plan, times: tuple[float, ...]) -> Plan:
-    """A fitted plan on another shift of its grid: as many steps between the same ends."""
+def _check_ends(plan: Plan, times: tuple[float, ...]) -> None:
+    """Refuse a fitted plan on anything but another shift of its grid between the same ends."""
     ends = ((plan.times[0], times[0]), (plan.times[-1], times[-1]))
     same_ends = all(math.isclose(a, b, abs_tol=10 * GRID_TOLERANCE) for a, b in ends)
-    if plan.steps != len(times) - 1 or not same_ends:
+    if plan.rule == "fitted" and (plan.steps != len(times) - 1 or not same_ends):
         raise HostError(
             f"the fitted plan has {plan.steps} steps from {plan.times[0]:g} to {plan.times[-1]:g}, "
             f"this run has {len(times) - 1} from {times[0]:g} to {times[-1]:g}: fit one for these "
             "sigmas, or take a plan made from a profile, which moves to any"
         )
-    logger.warning(
-        "the fitted plan's noise levels differ from this run's by up to %.3g (another shift): "
-        "expect a lower fidelity than its certificate says",
-        max(abs(a - b) for a, b in zip(plan.times, times, strict=True)),
-    )
-    return at_levels(plan, times)
 
 
 def _with_latents(host: Origin, x: Tensor) -> Origin:

@@ -1,9 +1,10 @@
 """The same plan for another grid, for a run with breaks, or for a stretch of its steps."""
 
+import logging
 from collections.abc import Iterable, Sequence
 
-from tacache.errors import PlanError
-from tacache.grid import as_times, break_steps
+from tacache.errors import HostError, PlanError
+from tacache.grid import as_times, break_steps, same_grid
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
 from tacache.rules import PROFILE_RULES, memory_rate, memory_sums
@@ -32,6 +33,42 @@ def replan(plan: Plan, times: Iterable[float]) -> Plan:
     fewest = len(walk(longest_intervals(steps, plan.max_skip or 1, parts)))
     evaluations = min(max(budget, fewest), steps)
     return make_plan(moved, evaluations=evaluations, **limits)  # type: ignore[arg-type]
+
+
+def moved_to(
+    plan: Plan,
+    times: tuple[float, ...],
+    log: logging.Logger,
+    *,
+    level: int = logging.WARNING,
+    hint: str = "",
+) -> Plan:
+    """The plan on the grid of a run, said in the log where that is another than its own.
+
+    A fitted plan moves to other noise levels of as many steps only; `hint` says what sets the grid.
+    """
+    if same_grid(plan.times, times):
+        return plan
+    if plan.rule != "fitted":
+        moved = replan(plan, times)
+        log.log(
+            level,
+            "the plan is for %d steps from %.4g, this run has %d from %.4g%s: planned again from "
+            "its rates, %d evaluations",
+            plan.steps, plan.times[0], moved.steps, moved.times[0], hint, moved.evaluations,
+        )  # fmt: skip
+        return moved
+    if plan.steps != len(times) - 1:
+        raise HostError(
+            f"the fitted plan has {plan.steps} steps, this run has {len(times) - 1}{hint}: fit one "
+            "with that many steps"
+        )
+    log.warning(
+        "the fitted plan's noise levels differ from this run's by up to %.3g (another shift): "
+        "expect a lower fidelity than its certificate says",
+        max(abs(a - b) for a, b in zip(plan.times, times, strict=True)),
+    )
+    return at_levels(plan, times)
 
 
 def can_move(plan: Plan) -> bool:

@@ -1,5 +1,6 @@
 """A profile: what full-step runs of a host measured, step by step (eq. 2-5)."""
 
+import logging
 import math
 import warnings
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, JsonValue, model_validator
 from typing_extensions import Self
 
-from tacache.errors import ProfileError, TACacheError
+from tacache.errors import ProfileError, TACacheError, printable
 from tacache.grid import as_times, break_steps, interpolate, step_lengths
 from tacache.storage.files import FileRecord, Frozen
 
@@ -36,6 +37,14 @@ class Origin(Frozen):
     dtype: str | None = None
     call: dict[str, JsonValue] | None = None
     prompts_sha256: str | None = None
+
+    def warn_of_model(self, model: str | None, log: logging.Logger) -> None:
+        """Say where a plan is used on another model than it was made for, as on a fine-tune."""
+        if self.model is not None and model is not None and self.model != model:
+            log.warning(
+                "the plan was made for %s, this is %s: fine for a fine-tune, else calibrate it",
+                printable(self.model), model,
+            )  # fmt: skip
 
 
 class Profile(FileRecord):

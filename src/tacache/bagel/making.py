@@ -1,6 +1,5 @@
 """How BAGEL's inferencer, or a function of the user's, makes a picture of a sample."""
 
-import difflib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 
 from tacache.bagel.host import replaced
-from tacache.errors import HostError
+from tacache.errors import HostError, unknown
 from tacache.host import Pixels
 from tacache.prompts import Sample
 
@@ -45,11 +44,7 @@ def maker_of(host: Any, generate: Generate | None, call: Mapping[str, Any]) -> M
     taken = {"image", *inspect.signature(host.interleave_inference).parameters} - NOT_FOR_CALLS
     for name in call:
         if name not in taken:
-            close = difflib.get_close_matches(name, taken, n=1)
-            raise HostError(
-                f"{type(host).__name__} takes no argument {name!r} here"
-                + (f" (meant {close[0]!r}?)" if close else "")
-            )
+            raise unknown(f"{type(host).__name__} takes no argument", name, taken)
     return Maker(lambda prompt, **options: host(text=prompt, **options), call)
 
 

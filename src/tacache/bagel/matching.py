@@ -5,8 +5,8 @@ from typing import Any
 
 from tacache.bagel.runs import SETTINGS, Run, denoiser_name, model_name
 from tacache.errors import HostError, printable
-from tacache.grid import break_steps, same_grid
-from tacache.moving import at_levels, replan, with_breaks
+from tacache.grid import break_steps
+from tacache.moving import moved_to, with_breaks
 from tacache.plan import Plan
 
 logger = logging.getLogger("tacache.bagel")
@@ -23,12 +23,7 @@ def check_host(model: Any, plan: Plan) -> None:
         raise HostError(f"the plan was made for {what}, this is BAGEL: calibrate it")
     if known.denoiser is not None and known.denoiser != found:
         raise HostError(f"the plan was made for {known.denoiser}, this model runs {found}")
-    name = model_name(model)
-    if known.model is not None and name is not None and known.model != name:
-        logger.warning(
-            "the plan was made for %s, this is %s: fine for a fine-tune, else calibrate it",
-            printable(known.model), name,
-        )  # fmt: skip
+    known.warn_of_model(model_name(model), logger)
 
 
 def fit_to_run(plan: Plan, run: Run) -> Plan:
@@ -36,31 +31,8 @@ def fit_to_run(plan: Plan, run: Run) -> Plan:
     _check_size(plan, run)
     if plan.evaluations < plan.steps:  # where nothing is rebuilt, settings change nothing
         _warn_of_settings(plan, run)
-    return _with_parts(_on_grid(plan, run.times), run)
-
-
-def _on_grid(plan: Plan, times: tuple[float, ...]) -> Plan:
-    if same_grid(plan.times, times):
-        return plan
-    if plan.rule != "fitted":
-        moved = replan(plan, times)
-        logger.warning(
-            "the plan is for %d steps, this run has %d (num_timesteps or timestep_shift differ): "
-            "planned again from its rates, %d evaluations",
-            plan.steps, moved.steps, moved.evaluations,
-        )  # fmt: skip
-        return moved
-    if plan.steps != len(times) - 1:
-        raise HostError(
-            f"the fitted plan has {plan.steps} steps, this run has {len(times) - 1} "
-            f"(num_timesteps={len(times)}): fit one with that many steps"
-        )
-    largest = max(abs(a - b) for a, b in zip(plan.times, times, strict=True))
-    logger.warning(
-        "the fitted plan's noise levels differ from this run's by up to %.3g (another "
-        "timestep_shift): expect a lower fidelity than its certificate says", largest,
-    )  # fmt: skip
-    return at_levels(plan, times)
+    hint = f" (num_timesteps={len(run.times)}, timestep_shift={run.settings['timestep_shift']})"
+    return _with_parts(moved_to(plan, run.times, logger, hint=hint), run)
 
 
 def _with_parts(plan: Plan, run: Run) -> Plan:

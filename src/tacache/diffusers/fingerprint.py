@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tacache.errors import HostError, printable
+from tacache.errors import HostError
 from tacache.plan import Plan
 from tacache.profile import Origin
 
@@ -16,12 +16,7 @@ logger = logging.getLogger("tacache.diffusers")
 def check_host(pipe: Any, plan: Plan) -> None:
     """Another architecture is an error; another model of the same one, a fine-tune, a warning."""
     check_architecture(pipe, plan)
-    known, model = plan.host, model_name(pipe)
-    if known.model is not None and model is not None and known.model != model:
-        logger.warning(
-            "the plan was made for %s, this is %s: fine for a fine-tune, else calibrate it",
-            printable(known.model), model,
-        )  # fmt: skip
+    plan.host.warn_of_model(model_name(pipe), logger)
 
 
 def check_architecture(pipe: Any, plan: Plan) -> None:

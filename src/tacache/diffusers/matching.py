@@ -5,7 +5,7 @@ from typing import Any, TypeGuard
 from tacache.diffusers.calls import as_number, logger
 from tacache.errors import HostError
 from tacache.grid import same_grid
-from tacache.moving import at_levels, can_move, from_step, replan, with_breaks
+from tacache.moving import can_move, from_step, moved_to, with_breaks
 from tacache.plan import Plan
 
 GUIDANCE = ("guidance_scale", "guidance_scale_2", "true_cfg_scale")
@@ -29,29 +29,12 @@ def fit_to_run(plan: Plan, times: tuple[float, ...], start: int = 0) -> Plan:
     grid = times[start:]
     if same_grid(plan.times, grid):
         return plan
-    if plan.rule != "fitted":
-        if not can_move(plan) and same_grid(plan.times, times):
-            return from_step(plan, start)
-        moved = replan(plan, grid)
-        logger.warning(
-            "the plan is for %d steps from %.4g, this run has %d from %.4g: planned again from its "
-            "rates, %d evaluations",
-            plan.steps, plan.times[0], moved.steps, moved.times[0], moved.evaluations,
-        )  # fmt: skip
-        return moved
-    if plan.steps != len(times) - 1:
-        raise HostError(
-            f"the fitted plan has {plan.steps} steps, this run has {len(times) - 1}: fit one with "
-            f"that many steps"
-        )
-    if not same_grid(plan.times, times):
-        largest = max(abs(a - b) for a, b in zip(plan.times, times, strict=True))
-        logger.warning(
-            "the fitted plan's noise levels differ from this run's by up to %.3g (another shift): "
-            "expect a lower fidelity than its certificate says", largest,
-        )  # fmt: skip
-        plan = at_levels(plan, times)
-    return from_step(plan, start) if start else plan
+    if plan.rule == "fitted":
+        moved = moved_to(plan, times, logger)
+        return from_step(moved, start) if start else moved
+    if not can_move(plan) and same_grid(plan.times, times):
+        return from_step(plan, start)
+    return moved_to(plan, grid, logger)
 
 
 def with_parts(plan: Plan, breaks: tuple[float, ...]) -> Plan:

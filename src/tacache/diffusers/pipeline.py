@@ -15,7 +15,7 @@ from tacache.diffusers.calls import as_number, can_start_midway
 from tacache.diffusers.driving import DrivenRun, drive
 from tacache.diffusers.fingerprint import describe, settings
 from tacache.diffusers.grids import on_grid
-from tacache.diffusers.host import applied, plain_scheduler, without_plan
+from tacache.diffusers.host import applied, check_finished, plain_scheduler, without_plan
 from tacache.diffusers.recording import recording
 from tacache.diffusers.runs import check_call_names, giving, run_arguments
 from tacache.diffusers.solving import EulerSteps, SolverWalk
@@ -274,7 +274,9 @@ class PipelineHost:
     def draw(self, sample: Sample, call: Call) -> Pixels:
         """The picture or clip of a plain call."""
         check_call_names(self.pipe, call)
-        return pixels_of(self.pipe(**giving(self.pipe, "np", run_arguments([sample], call))))
+        made = self.pipe(**giving(self.pipe, "np", run_arguments([sample], call)))
+        check_finished(self.pipe)
+        return pixels_of(made)
 
     def with_steps(self, call: Call, steps: int) -> Call:
         """The call with so many inference steps."""

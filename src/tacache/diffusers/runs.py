@@ -1,13 +1,12 @@
 """The arguments of a pipeline's call: samples as prompts and generators, and names checked."""
 
-import difflib
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from tacache.errors import HostError
+from tacache.errors import unknown
 from tacache.prompts import Sample
 
 
@@ -37,8 +36,4 @@ def check_call_names(pipe: Any, call: dict[str, Any]) -> None:
         return
     for name in call:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            raise HostError(
-                f"{type(pipe).__name__} has no argument {name!r}"
-                + (f" (meant {close[0]!r}?)" if close else "")
-            )
+            raise unknown(f"{type(pipe).__name__} has no argument", name, known)
