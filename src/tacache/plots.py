@@ -64,7 +64,10 @@ def profile_svg(profile: Profile, plans: Sequence[Plan] = (), *, narrow: bool = 
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
     whole = text.getvalue()
-    return re.sub(r"<metadata>.*?</metadata>", "", whole[whole.index("<svg") :], flags=re.S)
+    plain = re.sub(r"<metadata>.*?</metadata>", "", whole[whole.index("<svg") :], flags=re.S)
+    for number, name in enumerate(dict.fromkeys(re.findall(r'id="([a-z][0-9a-f]{10})"', plain))):
+        plain = plain.replace(name, f"shape-{number}")  # matplotlib's own names differ by chance
+    return plain
 
 
 def draw_profile(figure: Any, profile: Profile, *, narrow: bool = False) -> None:

@@ -171,9 +171,9 @@ def test_killed_it_goes_on_where_it_stopped(inferencer, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ({"cfg_text_scal": 4}, r"no argument 'cfg_text_scal' here \(meant 'cfg_text_scale'\?\)"),
-        ({"understanding_output": True}, "no argument 'understanding_output' here"),
-        ({"zzz": 1}, "no argument 'zzz' here$"),
+        ({"cfg_text_scal": 4}, r"no argument 'cfg_text_scal' \(meant 'cfg_text_scale'\?\)"),
+        ({"understanding_output": True}, "no argument 'understanding_output'"),
+        ({"zzz": 1}, "no argument 'zzz'$"),
         ({"enable_taylorseer": True}, "enable_taylorseer=True does not go"),
     ],
 )

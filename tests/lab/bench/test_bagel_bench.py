@@ -265,7 +265,7 @@ def test_caches_inside_the_model_are_recorded_with_the_reason(stand_in, tmp_path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_timestep": 9}, "takes no argument 'num_timestep' here .meant 'num_timesteps'"),
+        ({"num_timestep": 9}, "takes no argument 'num_timestep' .meant 'num_timesteps'"),
         ({"enable_taylorseer": True}, "enable_taylorseer=True does not go with"),
     ],
 )
