@@ -21,8 +21,9 @@ HEAVY = ["diffusers", "transformers", "typer", "rich", "matplotlib", "plotly", "
 LAYERS = {
     "ground": {"errors", "grid", "velocity", "decomposition", "fidelity", "prompts", "work",
                "storage"},
-    "core": {"profile", "schedule", "rules", "plan", "moving", "stepper", "calibration",
-             "diagnostics", "plots", "storage.finished", "storage.frontier", "storage.hub"},
+    "core": {"certificate", "profile", "schedule", "rules", "plan", "moving", "stepper",
+             "calibration", "diagnostics", "plots", "storage.finished", "storage.frontier",
+             "storage.hub"},
     "fitting": {"fitting"},
     "host": {"host"},
     "hosts": {"kdiffusion", "diffusers", "bagel", "models"},

@@ -63,3 +63,11 @@ def interpolate(
     """`values` at decreasing `nodes`, linear in t between them and constant beyond their ends."""
     ascending = np.interp(at, np.asarray(nodes)[::-1], np.asarray(values)[::-1])
     return tuple(float(value) for value in ascending)
+
+
+def divided(times: Sequence[float], parts: int) -> tuple[float, ...]:
+    """The grid with every step divided into so many of equal length."""
+    inner = (
+        start + (end - start) * i / parts for start, end in pairwise(times) for i in range(parts)
+    )
+    return (*inner, times[-1])

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, JsonValue, model_validator
 from typing_extensions import Self
 
+from tacache.certificate import Certificate
 from tacache.errors import PlanError, TACacheError
 from tacache.grid import as_times, break_steps, step_lengths
 from tacache.profile import Origin, Profile, check_rates
@@ -22,28 +23,13 @@ from tacache.schedule import (
     walk,
     warn_of_even_steps,
 )
-from tacache.storage.files import FileRecord, Frozen
+from tacache.storage.files import FileRecord
 
 LONGEST = 3  # numbers in a row of weights with a carried memory
 LARGEST_GROWTH = 80.0  # of log |v| in a step: more is infinite in float32
 LARGEST_WEIGHT = 1e4  # fitted ones add up to about 1, and are below 10 each
 Values = Annotated[tuple[JsonValue, ...], Field(min_length=1)]
 Rule = Literal["tasu", "magnitude", "direction", "reuse", "damped", "fitted"]
-
-
-class Certificate(Frozen):
-    """What a fitted plan was measured to do, on calibration samples that no weight was fitted to.
-
-    Drift is the distance of the result to the full-step one over the latter's norm; PSNR is that of
-    decoded pictures, in dB, where the host has a decoder. Both are means over the samples.
-    """
-
-    held_out: Annotated[int, Field(ge=1)]
-    drift: Annotated[float, Field(ge=0)]
-    fit_drift: Annotated[float, Field(ge=0)]  # of the samples the weights were fitted to
-    psnr: float | None = None
-    evaluations_spent: Annotated[int, Field(ge=1)]  # model evaluations, the full runs included
-    date: str
 
 
 class Plan(FileRecord):

@@ -9,14 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import mixture, noise_of
 
-from tacache import PlanError, time_grid
-from tacache.fitting.flow import (
-    divided,
-    equivalent_steps,
-    extrapolated,
-    measured_order,
-    states_at,
-)
+from tacache import Plan, PlanError, fit_plan, sample, time_grid
+from tacache.fitting.flow import equivalent_steps, extrapolated, states_at
+from tacache.fitting.full_runs import record
+from tacache.fitting.samples import FunctionRuns
+from tacache.grid import divided
+from tests.flows import GaussianFlow
 
 
 def euler(velocity, x, times):
@@ -98,17 +96,6 @@ def test_two_runs_point_to_the_flow():
     assert error[50] / error[100] == pytest.approx(2, rel=0.02)
 
 
-def test_the_order_of_euler_is_measured_as_one_and_of_a_midpoint_as_two():
-    x, ends = noise_of(2), {}
-    for n in (20, 40, 80):
-        grid = time_grid(n)
-        ends[n] = euler(decay, x, grid)[0][-1]
-    first, second = (ends[20] - ends[40]).norm(), (ends[40] - ends[80]).norm()
-    assert measured_order(float(first), float(second), 2) == pytest.approx(1, abs=0.05)
-    assert measured_order(4.0, 1.0, 2) == pytest.approx(2)
-    assert measured_order(0.0, 0.0, 2) == 1
-
-
 def test_on_a_mixture_the_extrapolation_is_as_near_as_many_more_steps():
     flow, x, times = mixture(), noise_of(6), time_grid(50, shift=3.0)
     coarse = euler(flow, x, times)[0]
@@ -149,3 +136,146 @@ def test_equivalent_steps_go_on_with_eulers_order_and_refuse_nothing_measured():
 
 def test_more_steps_are_never_taken_to_be_worse():
     assert 25 <= equivalent_steps(0.02, {25: 0.02, 50: 0.021, 100: 0.005}) <= 100
+
+
+def gaussian():
+    """Independent coordinates whose end is known in closed form."""
+    return GaussianFlow(noise_of(1, (8,), seed=3)[0], 0.2)
+
+
+def distance(x, truth):
+    return float(((x - truth).norm(dim=1) / truth.norm(dim=1)).mean())
+
+
+def test_a_fit_to_the_flow_comes_to_the_known_end_and_passes_the_run():
+    flow, times = gaussian(), time_grid(50, shift=3.0)
+    noise, unseen = noise_of(8, (8,)), noise_of(16, (8,), seed=1)
+    truth = flow.solution(unseen, 0.0)
+    run = distance(euler(flow, unseen, times)[0][-1], truth)
+    found = [
+        distance(sample(flow, unseen, fit_to_flow(flow, noise, times, evaluations)), truth)
+        for evaluations in (3, 7, 13)
+    ]
+    copied = fit_plan(flow, noise, times, evaluations=13, condition={})
+    assert found[0] > found[1] > found[2]
+    assert found[2] < run / 20
+    assert distance(sample(flow, unseen, copied), truth) == pytest.approx(run, rel=0.05)
+
+
+def test_no_more_steps_are_claimed_than_the_reference_can_tell():
+    """Thirteen evaluations meet the extrapolated states almost exactly; these are off themselves."""
+    flow, times = gaussian(), time_grid(50, shift=3.0)
+    noise, unseen = noise_of(8, (8,)), noise_of(64, (8,), seed=1)
+    plan = fit_to_flow(flow, noise, times, 13)
+    off = distance(sample(flow, unseen, plan), flow.solution(unseen, 0.0))
+    claimed = plan.certificate.equivalent_steps
+    many = euler(flow, unseen, time_grid(round(claimed), shift=3.0))[0][-1]
+    assert plan.certificate.flow_drift > off / 3
+    assert distance(many, flow.solution(unseen, 0.0)) > off / 3
+
+
+def fit_to_flow(flow, noise, times, evaluations, **options):
+    return fit_plan(
+        flow, noise, times, evaluations=evaluations, target="flow", condition={}, **options
+    )
+
+
+def test_the_certificate_has_both_distances_and_a_sentence():
+    flow, times = gaussian(), time_grid(20, shift=3.0)
+    plan = fit_to_flow(flow, noise_of(8, (8,)), times, 10)
+    found = plan.certificate
+    assert found.flow_drift < found.drift
+    assert found.equivalent_steps > 20
+    assert found.nearness(10) == (
+        f"10 evaluations, as near to the flow as {found.equivalent_steps:.0f} Euler steps"
+    )
+    assert Plan.from_json(plan.to_json()) == plan
+    plain = fit_plan(flow, noise_of(8, (8,)), times, evaluations=10, condition={})
+    assert plain.certificate.nearness(10) is None
+    assert "flow_drift" not in plain.to_json()
+
+
+def test_eight_samples_and_one_budget_stay_within_3000_evaluations():
+    flow, times, calls = mixture(), time_grid(50, shift=3.0), []
+
+    def counted(x, t):
+        calls.append(len(x))
+        return flow(x, t)
+
+    plan = fit_plan(counted, noise_of(8), times, evaluations=13, target="flow", condition={})
+    assert plan.certificate.evaluations_spent == sum(calls) <= 3000
+
+
+def test_a_finer_reference_is_a_multiple_and_finer():
+    flow, noise, times = mixture(), noise_of(4), time_grid(10)
+    with pytest.raises(PlanError, match="reference_steps=20"):
+        fit_to_flow(flow, noise, times, 5, reference_steps=17)
+    with pytest.raises(PlanError, match="above the 10 steps"):
+        fit_to_flow(flow, noise, times, 5, reference_steps=10)
+    finer = fit_to_flow(flow, noise, times, 5, reference_steps=40)
+    assert finer.certificate.evaluations_spent <= 3000
+
+
+def test_an_odd_number_of_steps_has_a_reference_too():
+    plan = fit_to_flow(mixture(), noise_of(4), time_grid(15, shift=2.0), 6)
+    assert plan.certificate.equivalent_steps > 1
+
+
+def test_a_budget_that_the_flow_does_not_leave_is_refused_before_any_work():
+    calls = []
+
+    def counted(x, t):
+        calls.append(t)
+        return x
+
+    with pytest.raises(PlanError, match="max_evaluations=200 is too few"):
+        fit_to_flow(counted, noise_of(4), time_grid(20), 5, max_evaluations=200)
+    assert not calls
+
+
+class StiffEnd:
+    """x = a sqrt(t) + b: the velocity grows without bound, and Euler's error falls as N^-1/2."""
+
+    def __call__(self, x, t):
+        """The same for all states."""
+        return 0.5 * torch.ones_like(x) / math.sqrt(t)
+
+
+def test_where_errors_fall_slower_the_order_is_measured():
+    times, noise = time_grid(40), noise_of(8)
+    truth = noise - 1.0  # sqrt(1) - sqrt(0)
+    run = euler(StiffEnd(), noise, times)[0][-1]
+    runs = FunctionRuns(StiffEnd(), noise, times, {})
+    aim = record(runs, target="flow").states[-1]
+    by_euler = 2 * euler(StiffEnd(), noise, divided(times, 2))[0][-1] - run
+    assert distance(aim, truth) < distance(by_euler, truth) / 4 < distance(run, truth) / 4
+
+
+def test_killed_fits_to_the_flow_go_on(tmp_path, monkeypatch):
+    flow, times, calls = mixture(), time_grid(12, shift=2.0), []
+
+    def dying(x, t):
+        calls.append(t)
+        if len(calls) == 20:
+            raise KeyboardInterrupt
+        return flow(x, t)
+
+    monkeypatch.setattr("tacache.fitting.full_runs.KEEP_EVERY", 2)
+    whole = record(FunctionRuns(flow, noise_of(4), times, {}), target="flow")
+    with pytest.raises(KeyboardInterrupt):
+        record(FunctionRuns(dying, noise_of(4), times, {}), target="flow", resume=tmp_path / "kept")
+    after = len(calls)
+    again = record(
+        FunctionRuns(dying, noise_of(4), times, {}), target="flow", resume=tmp_path / "kept"
+    )
+    assert torch.equal(again.states, whole.states)
+    assert again.euler == whole.euler
+    assert len(calls) - after < 12 + 24 + 6 + sum(12 - n for n in (1, 4, 7, 10))
+
+
+def test_breaks_are_kept_on_the_finer_grid():
+    runs = FunctionRuns(mixture(), noise_of(4), time_grid(10), {})
+    runs.breaks = (0.55,)
+    with runs.on_steps(20) as finer:
+        assert finer.breaks == (0.55,)
+    record(runs, target="flow")

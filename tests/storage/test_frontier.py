@@ -7,8 +7,8 @@ from rich.console import Console
 from support import fitted, tasu
 
 from tacache import PlanError
+from tacache.certificate import Certificate
 from tacache.cli.render import frontier_view, plan_view
-from tacache.plan import Certificate
 from tacache.storage.frontier import Frontier, Point, point_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1.frontier.json"

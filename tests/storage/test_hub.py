@@ -19,8 +19,8 @@ from huggingface_hub.errors import (
 from typer.testing import CliRunner
 
 from tacache import Plan, make_plan
+from tacache.certificate import Certificate
 from tacache.cli import app
-from tacache.plan import Certificate
 from tacache.profile import Origin
 from tacache.storage.hub import CARD, OURS, HubError, card, pull, push
 

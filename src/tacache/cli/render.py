@@ -6,8 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tacache.certificate import Certificate
 from tacache.errors import printable
-from tacache.plan import Certificate, Plan
+from tacache.plan import Plan
 from tacache.profile import Profile
 from tacache.storage.frontier import Frontier
 
@@ -75,7 +76,7 @@ def plan_view(plan: Plan) -> RenderableType:
     for name, values in (plan.varied or {}).items():
         facts.append(("fitted over", f"{name} {', '.join(map(str, values))}"))
     if plan.certificate is not None:
-        facts += _certificate(plan.certificate)
+        facts += _certificate(plan.certificate, plan.evaluations)
     parts: list[RenderableType] = [
         _facts(*facts),
         Text(f"\n{strip(plan)}", style="cyan"),
@@ -99,10 +100,12 @@ def frontier_view(frontier: Frontier) -> RenderableType:
     return table
 
 
-def _certificate(found: Certificate) -> list[tuple[str, str]]:
+def _certificate(found: Certificate, evaluations: int) -> list[tuple[str, str]]:
     psnr = "" if found.psnr is None else f"PSNR {found.psnr:.2f} dB, "
+    nearness = found.nearness(evaluations)
     return [
         ("measured", f"{psnr}drift {found.drift:.4f} on {found.held_out} held-out samples"),
+        *([] if nearness is None else [("to the flow", nearness)]),
         ("fitted samples", f"drift {found.fit_drift:.4f}"),
         ("spent", f"{found.evaluations_spent} evaluations, {found.date}"),
     ]

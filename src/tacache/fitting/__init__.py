@@ -14,15 +14,17 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
+from tacache.certificate import Certificate
 from tacache.errors import PlanError
 from tacache.fitting.anchors import best_anchors
-from tacache.fitting.full_runs import held_out_of, probe_cost, record
-from tacache.fitting.lockstep import Fit, Problem, Reference, lock_step
+from tacache.fitting.flow import Target, equivalent_steps
+from tacache.fitting.full_runs import beside, flow_cost, held_out_of, probe_cost, record
+from tacache.fitting.lockstep import Fit, Problem, Reference, drift_of, lock_step
 from tacache.fitting.refine import follow, needed, refine
 from tacache.fitting.samples import FunctionRuns, Runs
 from tacache.fitting.search import SearchedFits, best_power, search_anchors
 from tacache.grid import break_steps
-from tacache.plan import LONGEST, Certificate, Plan
+from tacache.plan import LONGEST, Plan
 from tacache.profile import Origin
 from tacache.velocity import Condition, Velocity
 
@@ -37,6 +39,8 @@ def fit_plan(
     times: Iterable[float],
     *,
     evaluations: int,
+    target: Target = "run",
+    reference_steps: int | None = None,
     history: int = LONGEST,
     max_evaluations: int = 3000,
     search: bool = True,
@@ -45,6 +49,10 @@ def fit_plan(
     progress: bool = False,
 ) -> Plan:
     """A plan with this many evaluations, fitted on full-step runs from `noise`.
+
+    With `target="flow"` it is fitted to the flow instead of the full run, which is an approximation
+    itself: a second run of `reference_steps` (twice as many, unless told) and the full run together
+    say where the flow leads.
 
     A quarter of the samples (at least one) is held out from every fit and judges the anchors. One
     evaluation is one velocity of one sample; at most `max_evaluations` are spent, the full runs
@@ -57,6 +65,8 @@ def fit_plan(
     return fit_runs(
         runs,
         [evaluations],
+        target=target,
+        reference_steps=reference_steps,
         history=history,
         max_evaluations=max_evaluations,
         search=search,
@@ -69,6 +79,8 @@ def fit_runs(
     runs: Runs,
     evaluations: Sequence[int],
     *,
+    target: Target = "run",
+    reference_steps: int | None = None,
     history: int = LONGEST,
     max_evaluations: int = 3000,
     search: bool = True,
@@ -82,9 +94,12 @@ def fit_runs(
     its plan. `resume` names a file that keeps the full runs; searches keep theirs beside it.
     """
     aside = held_out_of(runs.total) if measured else 0
+    aiming = flow_cost(runs, target, reference_steps)
     for budget in evaluations:
-        check_budget(runs, budget, history, max_evaluations, aside * budget)
-    reference = record(runs, resume=resume, progress=progress)
+        check_budget(runs, budget, history, max_evaluations, aside * budget + aiming)
+    reference = record(
+        runs, target=target, reference_steps=reference_steps, resume=resume, progress=progress
+    )
     plans = [
         fit_budget(
             runs,
@@ -129,7 +144,8 @@ def check_budget(
 
 def forget(resume: Path, budgets: Iterable[int]) -> None:
     """Delete what fits of these budgets have kept to go on from."""
-    for path in (resume, *(_tries_file(resume, budget) for budget in budgets)):
+    kept = (resume, *(beside(resume, what) for what in ("euler", "finer")))
+    for path in (*kept, *(_tries_file(resume, budget) for budget in budgets)):
         path.unlink(missing_ok=True)
 
 
@@ -193,8 +209,12 @@ def _settled(tries: SearchedFits, fit: Fit | None, evaluations: int) -> tuple[Fi
 def _as_plan(problem: Problem, fit: Fit, spent: int) -> Plan:
     """The plan of a fit, with its certificate."""
     runs, reference = problem.runs, problem.reference
-    judged = [fit.drift[i] for i in range(reference.held_out)]
-    fitted = [fit.drift[i] for i in range(reference.held_out, runs.total)]
+    to_run = drift_of(problem, fit.states[-1], reference.run_ends)
+    judges, others = range(reference.held_out), range(reference.held_out, runs.total)
+    to_flow = nearness = None
+    if reference.euler:
+        to_flow = max(fmean(fit.drift[i] for i in judges), reference.flow_floor)
+        nearness = equivalent_steps(to_flow, reference.euler) if to_flow > 0 else None
     return Plan(
         rule="fitted",
         times=runs.times,
@@ -209,8 +229,10 @@ def _as_plan(problem: Problem, fit: Fit, spent: int) -> Plan:
         ),
         certificate=Certificate(
             held_out=reference.held_out,
-            drift=fmean(judged),
-            fit_drift=fmean(fitted),
+            drift=fmean(to_run[i] for i in judges),
+            fit_drift=fmean(fit.drift[i] for i in others),
+            flow_drift=to_flow,
+            equivalent_steps=nearness,
             evaluations_spent=spent,
             date=date.today().isoformat(),
         ),

@@ -11,9 +11,10 @@ from torch import Tensor
 from tacache.decomposition import norm
 from tacache.errors import PlanError
 from tacache.fitting.anchors import growth_between, inner_products, local_errors, pooled
+from tacache.fitting.flow import Aim, Target, aim_of, check_same_run, finest_of, states_at
 from tacache.fitting.lockstep import Reference
 from tacache.fitting.samples import Runs
-from tacache.fitting.walking import Walk, walk_of
+from tacache.fitting.walking import EulerWalk, Walk, walk_of
 from tacache.grid import break_steps
 from tacache.storage.atomic import unwritable, writing
 from tacache.work.progress import track
@@ -23,33 +24,115 @@ PROBE_SKIP = 0.06  # of the steps: the probed error is that of reusing a velocit
 KEEP_EVERY = 10  # steps
 
 
-def record(runs: Runs, *, resume: Path | None = None, progress: bool = False) -> Reference:
+def record(
+    runs: Runs,
+    *,
+    target: Target = "run",
+    reference_steps: int | None = None,
+    resume: Path | None = None,
+    progress: bool = False,
+) -> Reference:
     """Run all samples with full steps, and measure how errors made on the way grow.
 
-    `resume` names a file that keeps the runs as far as they are, every few steps.
+    With the target "flow", the states to fit to are those of the flow, from a second run of
+    `reference_steps`. `resume` names a file that keeps the runs as far as they are.
     """
+    steps = len(runs.times) - 1
+    recorded, walked = walked_in_full(runs, resume=resume, progress=progress)
+    aim = None
+    if target == "flow":
+        aim = aimed_at_flow(runs, recorded, reference_steps, resume, progress)
+    grams = runs.gathered({i: inner_products(walked[:, k]) for k, i in enumerate(runs.numbers)})
+    held_out = held_out_of(runs.total)
+    kept = [grams[i] for i in sorted(grams) if i >= held_out]
+    parts = break_steps(runs.times, runs.breaks)
+    return Reference(
+        states=recorded if aim is None else aim.states,
+        errors=local_errors(pooled(kept), runs.times, parts),
+        growth=_growth(runs, recorded, walked, progress),
+        held_out=held_out,
+        spent=runs.total * steps + probe_cost(runs) + flow_cost(runs, target, reference_steps),
+        run_ends=recorded[-1],
+        euler={} if aim is None else aim.euler,
+        flow_floor=0.0 if aim is None else aim.floor,
+    )
+
+
+def walked_in_full(
+    runs: Runs,
+    *,
+    by_euler: bool = False,
+    title: str = "full steps",
+    resume: Path | None = None,
+    progress: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """All states and velocities of the samples' full runs, by the host's solver or by Euler's."""
     steps, everyone = len(runs.times) - 1, range(len(runs.noise))
     states, velocities = _kept(resume, runs)
-    x, walk = states[-1].to(runs.noise.device), retraced(runs, everyone, states, velocities)
-    for n in track(range(len(velocities), steps), "full steps", progress):
+    walk = EulerWalk(runs.times) if by_euler else retraced(runs, everyone, states, velocities)
+    x = states[-1].to(runs.noise.device)
+    for n in track(range(len(velocities), steps), title, progress):
         v = runs.evaluate(x, n, everyone)
         x = walk.move(x, v, n, n + 1)
         velocities.append(v.cpu())
         states.append(x.cpu())
         if resume and (len(velocities) % KEEP_EVERY == 0 or len(velocities) == steps):
             _keep(resume, runs, states, velocities)
-    walked, recorded = torch.stack(velocities), torch.stack(states)
-    grams = runs.gathered({i: inner_products(walked[:, k]) for k, i in enumerate(runs.numbers)})
-    held_out = held_out_of(runs.total)
-    kept = [grams[i] for i in sorted(grams) if i >= held_out]
-    parts = break_steps(runs.times, runs.breaks)
-    return Reference(
-        states=recorded,
-        errors=local_errors(pooled(kept), runs.times, parts),
-        growth=_growth(runs, recorded, walked, progress),
-        held_out=held_out,
-        spent=runs.total * steps + probe_cost(runs),
-    )
+    return torch.stack(states), torch.stack(velocities)
+
+
+def aimed_at_flow(
+    runs: Runs,
+    states: Tensor,
+    reference_steps: int | None,
+    resume: Path | None,
+    progress: bool,
+) -> Aim:
+    """The states of the flow at the run's levels, and how far Euler runs end from them.
+
+    Euler runs of as many steps as the run and of `reference_steps` are extrapolated. A third one,
+    of half the steps and of held-out samples alone, says whether the error falls as Euler's does.
+    """
+    steps, held_out = len(runs.times) - 1, held_out_of(runs.total)
+    if walk_of(runs, runs.times, []).remembers:  # the run's own solver is not Euler's
+        states, _ = walked_in_full(
+            runs, by_euler=True, title="Euler steps", resume=resume and beside(resume, "euler"),
+            progress=progress,
+        )  # fmt: skip
+    with runs.on_steps(finest_of(steps, reference_steps)) as finer:
+        check_same_run(runs, finer)
+        found = walked_in_full(
+            finer, by_euler=True, title="finer steps", resume=resume and beside(resume, "finer"),
+            progress=progress,
+        )  # fmt: skip
+    fine = states_at(runs.times, finer.times, *found, runs.breaks)
+    judges = [k for k, i in enumerate(runs.numbers) if i < held_out]
+    halves = _halved(runs, judges) if steps % 2 == 0 else None
+    return aim_of(runs, states, fine, len(finer.times) - 1, halves, held_out)
+
+
+def _halved(runs: Runs, chosen: Sequence[int]) -> Tensor:
+    """The ends of the chosen samples' Euler runs with half the steps."""
+    with runs.on_steps((len(runs.times) - 1) // 2) as coarser:
+        x, walk = coarser.noise[list(chosen)], EulerWalk(coarser.times)
+        for n in range(len(coarser.times) - 1 if chosen else 0):
+            x = walk.move(x, coarser.evaluate(x, n, chosen), n, n + 1)
+    return x.cpu()
+
+
+def beside(resume: Path, what: str) -> Path:
+    """The file that keeps another run of a fit, beside that of its full runs."""
+    return resume.with_name(f"{resume.name}.{what}")
+
+
+def flow_cost(runs: Runs, target: Target, reference_steps: int | None) -> int:
+    """Evaluations that the states of the flow take, beside the full runs."""
+    if target == "run":
+        return 0
+    steps = len(runs.times) - 1
+    again = steps if walk_of(runs, runs.times, []).remembers else 0
+    halves = held_out_of(runs.total) * (steps // 2) if steps % 2 == 0 else 0
+    return runs.total * (again + finest_of(steps, reference_steps)) + halves
 
 
 def held_out_of(total: int) -> int:

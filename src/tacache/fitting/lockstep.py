@@ -5,7 +5,7 @@ velocities are needed for a fit, so that several processes need to exchange thos
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,11 +25,14 @@ Weights = tuple[tuple[float, ...], ...]
 class Reference(NamedTuple):
     """Full-step runs of all samples, recorded once and fitted to at any budget."""
 
-    states: Tensor  # (steps + 1, samples of this process, ...), on the CPU
+    states: Tensor  # (steps + 1, samples of this process, ...), on the CPU: the run's or the flow's
     errors: Floats  # local errors, of all processes' samples
     growth: list[float]
     held_out: int  # the samples with the first numbers
     spent: int
+    run_ends: Tensor  # where the full runs end
+    euler: Mapping[int, float] = {}  # steps -> distance of Euler runs to the flow, held-out samples
+    flow_floor: float = 0.0  # the least distance to the flow that can be told
 
 
 class Fit(NamedTuple):
@@ -119,9 +122,9 @@ def _reach(anchors: Sequence[int], i: int, problem: Problem) -> int:
     return min(problem.history, sum(first <= n <= anchors[i] for n in anchors))
 
 
-def drift_of(problem: Problem, x: Tensor) -> dict[int, float]:
-    """Relative distance of each sample's result to its reference, by number."""
-    wanted = problem.reference.states[-1][problem.mine].to(x.device)
+def drift_of(problem: Problem, x: Tensor, ends: Tensor | None = None) -> dict[int, float]:
+    """Relative distance of each sample's result to its reference, or to these ends, by number."""
+    wanted = (problem.reference.states[-1] if ends is None else ends)[problem.mine].to(x.device)
     found = relative_distance(x, wanted).flatten().tolist()
     numbers = [problem.runs.numbers[k] for k in problem.mine]
     return problem.runs.gathered(dict(zip(numbers, found, strict=True)))

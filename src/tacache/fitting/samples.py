@@ -1,14 +1,15 @@
 """The samples of a fit: what a fit asks of them, and those of a velocity function."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tacache.errors import HostError
-from tacache.grid import as_times
+from tacache.errors import HostError, PlanError
+from tacache.grid import as_times, divided
 from tacache.velocity import Condition, Velocity, batches, check_velocity
 
 Value = TypeVar("Value")
@@ -34,6 +35,9 @@ class Runs(Protocol):
 
     def gathered(self, mine: Mapping[int, Value]) -> dict[int, Value]:
         """Everyone's values by the samples' numbers."""
+
+    def on_steps(self, steps: int) -> AbstractContextManager["Runs"]:
+        """The same samples from the same noise on a grid of another number of steps."""
 
 
 class FunctionRuns:
@@ -73,6 +77,20 @@ class FunctionRuns:
     def gathered(self, mine: Mapping[int, Value]) -> dict[int, Value]:
         """All samples are here."""
         return dict(mine)
+
+    @contextmanager
+    def on_steps(self, steps: int) -> Iterator["FunctionRuns"]:
+        """The samples on the grid divided into so many steps, or on every so many of its levels."""
+        now = len(self.times) - 1
+        if max(steps, now) % min(steps, now):
+            raise PlanError(
+                f"a grid of {now} steps is divided into a multiple of them, not into {steps}: "
+                f"give reference_steps={max(2, round(steps / now)) * now}"
+            )
+        times = divided(self.times, steps // now) if steps > now else self.times[:: now // steps]
+        runs = FunctionRuns(self.velocity, self.noise, times, self.condition, self.batch_size)
+        runs.breaks = self.breaks
+        yield runs
 
 
 def check_finite(v: Tensor, step: int, sample: str) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from tacache.errors import HostError, named
 from tacache.fidelity import capped, psnr
 from tacache.fitting import fit_runs
+from tacache.fitting.flow import Target
 from tacache.fitting.samples import check_finite
 from tacache.fitting.walking import Walk
 from tacache.host.interface import Call, Host, OpenRun, Pixels
@@ -36,6 +37,8 @@ def fit_plans(
     evaluations: Sequence[int],
     call: Call,
     seeds: Sequence[int] | None = None,
+    target: Target = "run",
+    reference_steps: int | None = None,
     history: int = LONGEST,
     max_evaluations: int = 3000,
     search: bool = True,
@@ -58,6 +61,8 @@ def fit_plans(
         plans, full = fit_runs(
             runs,
             evaluations,
+            target=target,
+            reference_steps=reference_steps,
             history=history,
             max_evaluations=max_evaluations,
             search=search,
@@ -67,7 +72,7 @@ def fit_plans(
         )
         known = {"prompts_sha256": None if texts is None else fingerprint(texts)}
         origin = runs.held[0].origin().model_copy(update=known)
-        pictures = runs.pictures(full.states[-1], full.held_out)
+        pictures = runs.pictures(full.run_ends, full.held_out)
         return [_certified(runs, plan, origin, pictures, call) for plan in plans]
 
 
@@ -107,13 +112,23 @@ class HeldRuns:
         samples: Sequence[Sample],
         numbers: Sequence[int],
         group: Together,
+        call: Call,
         job: str = "",
     ) -> None:
         self.host, self.held, self.samples, self.numbers = host, held, samples, numbers
+        self.call = call
         self._group, self.total, self.job = group, len(samples), job
         self._check_alike()
         self.times, self.breaks = held[0].times, held[0].breaks
         self.noise = torch.stack([run.noise for run in held])
+
+    @contextmanager
+    def on_steps(self, steps: int) -> Iterator["HeldRuns"]:
+        """Further calls of the same samples, with another number of steps."""
+        call = self.host.with_steps(self.call, steps)
+        with ExitStack() as stack:
+            held = _opened(stack, self.host, [self.samples[i] for i in self.numbers], call)
+            yield HeldRuns(self.host, held, self.samples, self.numbers, self._group, call, self.job)
 
     def walk(self, chosen: Sequence[int]) -> Walk:
         """The chosen runs at step 0, to be stepped as the host steps."""
@@ -206,17 +221,25 @@ def hold(
                 f"{len(samples)} prompts are too few for {processes.count} processes: give each one"
             )
         with ExitStack() as stack:
-            held = []
-            for i in track(numbers, "preparing", progress):
-                with named(samples[i]):
-                    held.append(stack.enter_context(host.open(samples[i], call)))
+            held = _opened(stack, host, [samples[i] for i in numbers], call, progress)
             job = job_key(host.identity(call), [(sample,) for sample in samples], call)
-            yield HeldRuns(host, held, samples, numbers, group, job)
+            yield HeldRuns(host, held, samples, numbers, group, call, job)
     except OtherProcessError:
         raise
     except Exception as error:
         group.exchange(Failure(f"process {processes.rank}: {error}"))
         raise
+
+
+def _opened(
+    stack: ExitStack, host: Host, samples: Sequence[Sample], call: Call, progress: bool = False
+) -> list[OpenRun]:
+    """The calls of these samples, open until the stack is closed."""
+    held = []
+    for sample in track(samples, "preparing", progress):
+        with named(sample):
+            held.append(stack.enter_context(host.open(sample, call)))
+    return held
 
 
 def _certified(

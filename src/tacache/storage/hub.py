@@ -130,6 +130,8 @@ def _made(name: str, plan: Plan) -> str:
     if plan.certificate is not None:
         spent, date = plan.certificate.evaluations_spent, plan.certificate.date
         lines.append(f"  {spent} evaluations were spent on it, {date}")
+        nearness = plan.certificate.nearness(plan.evaluations)
+        lines += [] if nearness is None else [f"  {nearness}"]
     return "\n".join(map(printable, lines))
 
 
