@@ -208,3 +208,10 @@ def test_a_velocity_that_is_no_number_names_its_prompt(stand_in):
             fit_plan(stand_in, PROMPTS, evaluations=5, **CALL)
     finally:
         hook.remove()
+
+
+def test_a_plan_may_aim_at_the_flow(stand_in):
+    plan = fit_plan(stand_in, PROMPTS, evaluations=6, search=False, target="flow", **CALL)
+    assert plan.certificate.flow_drift is not None
+    assert plan.certificate.equivalent_steps > 6
+    assert plan.break_steps == (10,)

@@ -213,3 +213,28 @@ def test_plans_that_miss_a_fidelity_are_told_all_the_same(command, tmp_path):
     assert f"Written to {out}/" in missed.stdout
     assert Frontier.load(out / "frontier.json").points[0].plan == "3.plan.json"
     assert not list(tmp_path.glob("*.runs*"))
+
+
+def test_a_fit_to_the_flow_says_its_cost_before_and_how_near_it_comes_after(command, tmp_path):
+    out = tmp_path / "flow.plan.json"
+    made = run(*command, "--evaluations", 4, "--fast", "--target", "flow", "-o", out)
+    assert made.exit_code == 0, made.output
+    nearness = Plan.load(out).certificate.nearness(4)
+    assert "the flow 51 more" in made.output  # 4 samples of 12 steps, and 3 of the one held out
+    for output in (made.output, run("show", out).output):
+        assert nearness in output
+    assert not list(tmp_path.glob("*.runs*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--target", "truth"], "--target is run or flow"),
+        (["--reference-steps", 200], "--reference-steps goes with --target flow"),
+        (["--target", "flow", "--reference-steps", 6], "above the 6 steps"),
+    ],
+)
+def test_a_wrong_target_is_one_line(command, options, reason):
+    made = run(*command, "--evaluations", 3, *options)
+    assert made.exit_code == 2
+    assert reason in made.output

@@ -163,7 +163,7 @@ def test_a_fit_to_the_flow_comes_to_the_known_end_and_passes_the_run():
 
 
 def test_no_more_steps_are_claimed_than_the_reference_can_tell():
-    """Thirteen evaluations meet the extrapolated states almost exactly; these are off themselves."""
+    """Thirteen evaluations meet the extrapolated states almost exactly; those are off the flow."""
     flow, times = gaussian(), time_grid(50, shift=3.0)
     noise, unseen = noise_of(8, (8,)), noise_of(64, (8,), seed=1)
     plan = fit_to_flow(flow, noise, times, 13)

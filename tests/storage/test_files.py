@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from support import profile_from
 
-from tacache import Origin, Plan, Profile
+from tacache import Certificate, Origin, Plan, Profile
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -57,12 +57,27 @@ CARRIED = FITTED.model_copy(
     }
 )
 MIXED = FITTED.model_copy(update={"varied": {"guidance_scale": (2.0, 3.0, 4.0)}})
+FLOW = CARRIED.model_copy(
+    update={
+        "certificate": Certificate(
+            held_out=2,
+            drift=0.0625,
+            fit_drift=0.03,
+            psnr=38.5,
+            evaluations_spent=1850,
+            date="2026-11-17",
+            flow_drift=0.02,
+            equivalent_steps=81.25,
+        )
+    }
+)
 PINNED = {
     "v1.profile.json": PROFILE,
     "v1.plan.json": PLAN,
     "v1.fitted.plan.json": FITTED,
     "v1.carried.plan.json": CARRIED,
     "v1.mixed.plan.json": MIXED,
+    "v1.flow.plan.json": FLOW,
 }
 
 

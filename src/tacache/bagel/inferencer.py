@@ -25,6 +25,7 @@ from tacache.bagel.making import Generate, maker_of, pixels_of, quiet
 from tacache.bagel.runs import Run, denoiser_name, describe, images_of, model_name
 from tacache.calibration import Recorder
 from tacache.errors import HostError
+from tacache.fitting.flow import Target
 from tacache.fitting.walking import Walk
 from tacache.grid import as_times
 from tacache.host import Call, Pixels
@@ -73,6 +74,8 @@ def fit_plans(
     *,
     evaluations: Sequence[int],
     seeds: Sequence[int] | None = None,
+    target: Target = "run",
+    reference_steps: int | None = None,
     history: int = LONGEST,
     max_evaluations: int = 3000,
     search: bool = True,
@@ -88,6 +91,8 @@ def fit_plans(
         evaluations=evaluations,
         call=call,
         seeds=seeds,
+        target=target,
+        reference_steps=reference_steps,
         history=history,
         max_evaluations=max_evaluations,
         search=search,

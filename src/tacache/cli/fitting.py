@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args
 
 import typer
 
@@ -14,6 +14,7 @@ from tacache.cli.options import SAMPLES, FullCall, Json, Load, Model, Prompts, S
 from tacache.cli.printing import print_json, say, show
 from tacache.cli.render import frontier_view, plan_view
 from tacache.errors import PlanError, TACacheError
+from tacache.fitting.flow import Target
 from tacache.plan import LONGEST, Plan
 from tacache.prompts import read_prompts
 from tacache.storage.frontier import Frontier, point_of
@@ -46,6 +47,17 @@ class Search:
     """How much work a fit may do."""
 
     PANEL: ClassVar = "How plans are fitted"
+    target: Annotated[
+        str,
+        typer.Option(
+            metavar="run|flow",
+            help="What to come close to: the full run, or the flow, which the full run is itself "
+            "off; the flow takes a second run of twice as many steps.",
+        ),
+    ] = "run"
+    reference_steps: Annotated[
+        int | None, typer.Option(help="Steps of that second run, such as 200, with --target flow.")
+    ] = None
     history: Annotated[
         int,
         typer.Option(
@@ -63,9 +75,14 @@ class Search:
         """Return these options by the names that fits have for them."""
         if self.vary:
             raise TACacheError(NO_VARY)
+        if self.target not in get_args(Target):
+            raise TACacheError(f"--target is {' or '.join(get_args(Target))}, not {self.target!r}")
+        if self.reference_steps is not None and self.target == "run":
+            raise TACacheError("--reference-steps goes with --target flow")
         seeds = seeds_of(runs.seeds)
         limits = {"history": self.history, "max_evaluations": self.most, "search": not fast}
-        return {"seeds": seeds, **limits}
+        aim = {"target": self.target, "reference_steps": self.reference_steps}
+        return {"seeds": seeds, **limits, **aim}
 
 
 def fit(
@@ -105,7 +122,7 @@ def fit(
 
     tacache fit black-forest-labs/FLUX.1-dev --evaluations 5,7,10,13,17,25 -o flux
 
-    tacache fit black-forest-labs/FLUX.1-dev --psnr 35 --guidance 3.5 -o flux
+    tacache fit tiny-flux --evaluations 17 --target flow -o tiny.plan.json
     """
     from tacache.work.processes import Processes
 

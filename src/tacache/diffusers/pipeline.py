@@ -20,6 +20,7 @@ from tacache.diffusers.recording import recording
 from tacache.diffusers.runs import check_call_names, giving, run_arguments
 from tacache.diffusers.solving import EulerSteps, SolverWalk
 from tacache.errors import HostError
+from tacache.fitting.flow import Target
 from tacache.fitting.walking import Walk
 from tacache.grid import as_times
 from tacache.host import Call, Pixels
@@ -78,6 +79,8 @@ def fit_plans(
     evaluations: Sequence[int],
     num_inference_steps: int = 50,
     seeds: Sequence[int] | None = None,
+    target: Target = "run",
+    reference_steps: int | None = None,
     history: int = LONGEST,
     max_evaluations: int = 3000,
     search: bool = True,
@@ -92,6 +95,8 @@ def fit_plans(
         evaluations=evaluations,
         call={"num_inference_steps": num_inference_steps, **call},
         seeds=seeds,
+        target=target,
+        reference_steps=reference_steps,
         history=history,
         max_evaluations=max_evaluations,
         search=search,

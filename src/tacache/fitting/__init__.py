@@ -6,6 +6,7 @@ error (`search`); a last step changes all weights at once (`refine`). Samples th
 fitted to judge the result.
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
@@ -97,6 +98,14 @@ def fit_runs(
     aiming = flow_cost(runs, target, reference_steps)
     for budget in evaluations:
         check_budget(runs, budget, history, max_evaluations, aside * budget + aiming)
+    if progress:
+        full = runs.total * (len(runs.times) - 1) + probe_cost(runs)
+        print(
+            f"{runs.total} samples: full runs and probes take {full} evaluations"
+            + (f", the flow {aiming} more" if aiming else "")
+            + f"; one budget spends at most {max_evaluations} in all",
+            file=sys.stderr,
+        )
     reference = record(
         runs, target=target, reference_steps=reference_steps, resume=resume, progress=progress
     )
