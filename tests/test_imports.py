@@ -21,7 +21,7 @@ HEAVY = ["diffusers", "transformers", "typer", "rich", "matplotlib", "plotly", "
 LAYERS = {
     "ground": {"errors", "grid", "velocity", "decomposition", "fidelity", "prompts", "work",
                "storage"},
-    "core": {"certificate", "profile", "schedule", "rules", "plan", "moving", "stepper",
+    "core": {"certificate", "instant", "profile", "schedule", "rules", "plan", "moving", "stepper",
              "calibration", "diagnostics", "plots", "storage.finished", "storage.frontier",
              "storage.hub"},
     "fitting": {"fitting"},

@@ -217,9 +217,12 @@ def test_rows_with_a_memory_have_three_numbers_at_most():
         ({"direction": (0.1,) * 3}, "'direction' has 3 numbers, but times have 4 steps"),
         ({"direction": (0.1, -0.2, 0, 0)}, "'direction' has a negative number, -0.2"),
         ({"rule": "reuse", "magnitude": (1.0,)}, "'magnitude' has 1 numbers"),
-        ({"weights": ((1.0,),) * 3}, "only a fitted plan has weights, .* 'tasu'"),
-        ({"memory": "carried"}, "only a fitted plan has a memory, .* 'tasu'"),
-        ({"varied": {"guidance_scale": (2, 3)}}, "only a fitted plan has varied settings"),
+        ({"weights": ((1.0,),) * 3}, "only a fitted or linear plan has weights, .* 'tasu'"),
+        ({"memory": "carried"}, "only a fitted or linear plan has a memory, .* 'tasu'"),
+        (
+            {"varied": {"guidance_scale": (2, 3)}},
+            "linear plan has varied settings",
+        ),
     ],
 )
 def test_the_numbers_fit_the_rule_and_the_steps(changes, message):

@@ -9,6 +9,7 @@ from tacache.diagnostics import diagnose
 from tacache.errors import HostError, PlanError, ProfileError, TACacheError
 from tacache.fitting import fit_plan
 from tacache.grid import time_grid
+from tacache.instant import instant_plan
 from tacache.plan import Plan, make_plan
 from tacache.profile import Origin, Profile
 from tacache.stepper import Stepper, sample
@@ -28,6 +29,7 @@ __all__ = [
     "calibrate",
     "diagnose",
     "fit_plan",
+    "instant_plan",
     "make_plan",
     "models",
     "sample",

@@ -136,7 +136,7 @@ def _compare(velocity: Velocity, batch: Batch, plan: Plan, records: Records) -> 
         if evaluated:
             full_anchors = [*full_anchors, precise_full][-2:]
             plan_anchors = [*plan_anchors, precise_plan][-2:]
-        elif plan.rule != "fitted" and len(plan_anchors) == 2:
+        elif plan.weights is None and len(plan_anchors) == 2:
             historical = realign(init_direction(plan_anchors[1], plan_anchors[0]), before_plan)
             true = realign(precise_full - before_full, before_full)
             add("alignment", n, dot(historical, true))

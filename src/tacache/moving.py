@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from tacache.errors import HostError, PlanError
 from tacache.grid import as_times, break_steps, same_grid
+from tacache.instant import instant_plan, linear_rows
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
 from tacache.rules import PROFILE_RULES, memory_rate, memory_sums
@@ -19,6 +20,8 @@ def replan(plan: Plan, times: Iterable[float]) -> Plan:
     grid, and one step is always evaluated.
     """
     grid = as_times(times)
+    if plan.rule == "linear":
+        return _instant_again(plan, grid)
     if len(grid) == 2 or (plan.evaluations == plan.steps and plan.weights is None):
         return Plan.full(grid).model_copy(update={"host": plan.host})
     measured = _profile_of(plan)
@@ -33,6 +36,14 @@ def replan(plan: Plan, times: Iterable[float]) -> Plan:
     fewest = len(walk(longest_intervals(steps, plan.max_skip or 1, parts)))
     evaluations = min(max(budget, fewest), steps)
     return make_plan(moved, evaluations=evaluations, **limits)  # type: ignore[arg-type]
+
+
+def _instant_again(plan: Plan, grid: tuple[float, ...]) -> Plan:
+    """The instant plan of another grid, which evaluates the same share of its steps."""
+    steps, parts = len(grid) - 1, break_steps(grid, plan.breaks)
+    budget = max(round(plan.evaluations * steps / plan.steps), 1 + len(parts))
+    moved = instant_plan(grid, min(budget, steps), breaks=plan.breaks)
+    return moved.model_copy(update={"host": plan.host})
 
 
 def moved_to(
@@ -133,7 +144,10 @@ def until_step(plan: Plan, stop: int) -> Plan:
         return plan
     anchors = tuple(n for n in plan.anchors if n < stop)
     weights = plan.weights and plan.weights[: len(anchors)]
-    if weights and stop not in plan.anchors:
+    if plan.rule == "linear":
+        parts = [n for n in plan.break_steps if n < stop]
+        weights = linear_rows(plan.times[: stop + 1], anchors, parts)
+    elif weights and stop not in plan.anchors:
         weights = (*weights[:-1], (1.0,))
     changed = {
         "times": plan.times[: stop + 1],
@@ -162,6 +176,10 @@ def _weights_for(
     """
     if plan.weights is None:
         return None
+    if plan.rule == "linear":  # starts count from the plan's first step, as anchors do
+        first = anchors[0]
+        shifted = [n - first for n in anchors]
+        return linear_rows(plan.times[first:], shifted, [n - first for n in starts if n > first])
     fitted = dict(zip(plan.anchors, plan.weights, strict=True))
 
     def row(i: int) -> tuple[float, ...]:

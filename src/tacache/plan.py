@@ -29,7 +29,8 @@ LONGEST = 3  # numbers in a row of weights with a carried memory
 LARGEST_GROWTH = 80.0  # of log |v| in a step: more is infinite in float32
 LARGEST_WEIGHT = 1e4  # fitted ones add up to about 1, and are below 10 each
 Values = Annotated[tuple[JsonValue, ...], Field(min_length=1)]
-Rule = Literal["tasu", "magnitude", "direction", "reuse", "damped", "fitted"]
+Rule = Literal["tasu", "magnitude", "direction", "reuse", "damped", "fitted", "linear"]
+WEIGHTED = ("fitted", "linear")  # rules whose intervals are weighted sums of velocities
 
 
 class Plan(FileRecord):
@@ -68,7 +69,7 @@ class Plan(FileRecord):
         as_times(self.times)
         self._check_anchors()
         self._check_rates()
-        if self.rule == "fitted":
+        if self.rule in WEIGHTED:
             self._check_weights()
         else:
             self._check_not_fitted()
@@ -110,7 +111,7 @@ class Plan(FileRecord):
         if self.weights is None or len(self.weights) != self.evaluations:
             found = "none" if self.weights is None else f"{len(self.weights)} rows"
             raise PlanError(
-                f"a fitted plan needs one row of weights an interval, {self.evaluations}; "
+                f"a {self.rule} plan needs one row of weights an interval, {self.evaluations}; "
                 f"it has {found}"
             )
         for i, row in enumerate(self.weights):
@@ -134,7 +135,7 @@ class Plan(FileRecord):
         for field, name in names.items():
             if getattr(self, field) is not None:
                 raise PlanError(
-                    f"only a fitted plan has {name}, this one has the rule {self.rule!r}"
+                    f"only a fitted or linear plan has {name}, this one has the rule {self.rule!r}"
                 )
 
     @classmethod

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from support import profile_from
 
-from tacache import Certificate, Origin, Plan, Profile
+from tacache import Certificate, Origin, Plan, Profile, instant_plan
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -71,6 +71,7 @@ FLOW = CARRIED.model_copy(
         )
     }
 )
+LINEAR = instant_plan((1.0, 0.75, 0.5, 0.25, 0.0), 3, breaks=(0.3,))
 PINNED = {
     "v1.profile.json": PROFILE,
     "v1.plan.json": PLAN,
@@ -78,6 +79,7 @@ PINNED = {
     "v1.carried.plan.json": CARRIED,
     "v1.mixed.plan.json": MIXED,
     "v1.flow.plan.json": FLOW,
+    "v1.linear.plan.json": LINEAR,
 }
 
 
