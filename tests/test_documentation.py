@@ -294,3 +294,22 @@ def test_what_is_said_of_fitted_clips_is_what_was_measured():
         mean(values) for (name, _), values in measured("wan-thresholds").items() if "/" in name
     ]
     assert f"{min(fixed):.1f} to {sorted(fixed)[-2]:.1f} dB" in text  # the last is full steps
+
+
+def test_the_flow_table_is_what_was_measured():
+    rows = {
+        (row["method"], row["evaluations"]): row for row in records("benchmarks/results/flow.jsonl")
+    }
+    page = (ROOT / "docs/fitting.md").read_text(encoding="utf-8")
+    part = page[page.index("| evaluations | fitted to the flow |") :]
+    lines = part[: part.index("\n\n")].split("\n")[2:]
+    names = ("fitted-flow", None, "fitted", "instant", "ab2", "unipc", "dpm++2m", "euler")
+    for line in lines:
+        budget, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        for name, cell in zip(names, cells, strict=True):
+            row = rows.get((name or "fitted-flow", int(budget)))
+            if cell:
+                assert cell == (f"{row['flow_psnr']:.1f}" if name else f"{row['equivalent']:.0f}")
+    assert len(lines) == 8
+    assert rows["fitted-flow", 17]["flow_psnr"] > rows["euler", 50]["flow_psnr"] + 5
+    assert f"as {rows['fitted-flow', 17]['equivalent']:.0f} Euler steps" in page
