@@ -1,10 +1,14 @@
 """Commands on damaged and hostile files, and on disks that take nothing: one line each."""
 
+import os
+import resource
+
 import pytest
 from typer.testing import CliRunner
 
 from tacache.cli import app
 from tacache.profile import Origin
+from tests.tiny import PIPELINES
 
 
 def run(*arguments):
@@ -77,3 +81,28 @@ def test_a_folder_that_takes_nothing_ends_a_command_before_its_work(tmp_path, mo
     methods = ["--methods", "fewer"] if command == "bench" else []
     refused = run(command, *model, *methods, "-o", tmp_path / "out")
     assert_one_line(refused, f"cannot write {tmp_path}", "Read-only file system")
+
+
+@pytest.mark.parametrize("command", ["fit", "bench"])
+def test_a_disk_that_fills_up_meanwhile_is_one_line(tmp_path, monkeypatch, command):
+    """No file grows beyond 2,000 bytes; the folder was tried before, and took a trial."""
+    monkeypatch.setattr("tacache.storage.atomic.TRIAL", b"x")
+    model = tmp_path / "flux"
+    PIPELINES["flux"].build().save_pretrained(model)
+    size = ["--steps", 6, "--height", 32, "--width", 32, "--call", "max_sequence_length=32"]
+    more = ["--methods", "tasu", "--calibration-count", 2] if command == "bench" else []
+    out = tmp_path / "out" / "x.json"
+    asked = [command, model, *size, *more, "--count", 2, "--evaluations", 3, "-o", out, "--json"]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        refused = run(*asked)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert refused.exit_code == 2, refused.output
+    line = refused.stderr.splitlines()[-1]
+    assert line.startswith(f"tacache: cannot write {out}")
+    assert "(File too large)" in line
+    assert "Traceback" not in refused.output
+    left = [name for _, _, names in os.walk(tmp_path / "out") for name in names]
+    assert set(left) <= {"lock"}
