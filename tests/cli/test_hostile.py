@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tacache.cli import app
+from tacache.cli.demo import check_ours
 from tacache.profile import Origin
 from tests.tiny import PIPELINES
 
@@ -106,3 +107,37 @@ def test_a_disk_that_fills_up_meanwhile_is_one_line(tmp_path, monkeypatch, comma
     assert "Traceback" not in refused.output
     left = [name for _, _, names in os.walk(tmp_path / "out") for name in names]
     assert set(left) <= {"lock"}
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("NaN", "it is not a finite number"),
+        ("[1e40]", "field '0' is beyond 1e+30"),
+        ("[" * 5000, "it is nested too deeply"),
+        ("1" * 5000, "digits"),
+        ('{"a": 1, "a": 2}', "the key 'a' occurs twice"),
+    ],
+)
+def test_values_of_a_call_that_no_file_holds_are_one_line(tmp_path, value, reason):
+    asked = ["--call", f"guidance_scale={value}", "-o", tmp_path / "x.json"]
+    for command in (["calibrate"], ["fit"], ["bench", "--methods", "fewer"]):
+        refused = run(command[0], "tiny-flux", *command[1:], *asked)
+        assert_one_line(refused, "--call guidance_scale cannot be used", reason)
+
+
+@pytest.mark.parametrize("name", ["index.html", "demo.json", "demo.profile.json"])
+def test_a_demo_replaces_no_page_of_somebody_else(tmp_path, monkeypatch, name):
+    def never(*_, **__):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("tacache.models.load", never)
+    (tmp_path / name).write_text("mine")
+    assert_one_line(run("demo", "-o", tmp_path), tmp_path / name, "is there")
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_demo_replaces_its_own_page(tmp_path):
+    (tmp_path / "index.html").write_text("a page")
+    (tmp_path / "demo.json").write_text('{"budgets": [], "pictures": []}')
+    check_ours(tmp_path)
