@@ -8,6 +8,7 @@ from tacache import HostError, Plan, Profile
 
 FOLDER = "tacache"
 PROFILE, PLAN = ".profile.json", ".plan.json"
+KINDS: dict[str, type[Profile] | type[Plan]] = {PROFILE: Profile, PLAN: Plan}
 NONE = "none"
 
 folder_paths.add_model_folder_path(FOLDER, str(Path(folder_paths.models_dir) / FOLDER))
@@ -38,12 +39,15 @@ def load_plan(name: str) -> Plan:
 
 
 def target(name: str, suffix: str) -> Path:
-    """Where a file of this name is written; names that lead out of the folder are refused."""
+    """Where a file of this name is written; what could not be written is refused at once.
+
+    Names may not lead out of the folder, and a file of something else is not replaced.
+    """
     folder = Path(folder_paths.get_folder_paths(FOLDER)[0]).resolve()
     path = (folder / (name.removesuffix(suffix) + suffix)).resolve()
     if not name.removesuffix(suffix).strip() or folder not in path.parents:
         raise HostError(f"{name!r} is no name for a file in {folder}: give one like 'flux'")
-    return path
+    return KINDS[suffix].check_target(path)
 
 
 def missing(name: str | None) -> str | None:

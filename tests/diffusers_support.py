@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tacache import Plan, Profile, Stepper, make_plan
 from tacache.diffusers import calibrate
+from tacache.diffusers.recording import subclass
 from tests.tiny import PIPELINES, Tiny
 from tests.tiny.check import counted
 from tests.tiny.entry import as_tensor
@@ -77,13 +78,12 @@ def recorded(pipe: Any) -> Iterator[Velocities]:
     seen: Velocities = defaultdict(list)
     plain = pipe.scheduler
 
-    class Watched(type(plain)):
-        def step(self, model_output: Tensor, *args: Any, **kwargs: Any) -> Any:
-            seen[tuple(model_output.shape)].append(model_output.clone())
-            return super().step(model_output, *args, **kwargs)
+    def step(self: Any, model_output: Tensor, *args: Any, **kwargs: Any) -> Any:
+        seen[tuple(model_output.shape)].append(model_output.clone())
+        return type(plain).step(self, model_output, *args, **kwargs)
 
-    Watched.step.__signature__ = _signature(type(plain).step)
-    pipe.scheduler = Watched.from_config(plain.config)
+    step.__signature__ = _signature(type(plain).step)
+    pipe.scheduler = subclass("Watched", type(plain), step=step).from_config(plain.config)
     try:
         yield seen
     finally:

@@ -551,6 +551,18 @@ def test_each_prompt_of_a_fit_is_evaluated_under_its_own_conditioning(comfy):
     assert {round(push, 4) for push in asked} == {0.1, -0.2}
 
 
+def test_a_file_of_something_else_is_named_before_any_work(comfy):
+    comfy.folder.mkdir(parents=True)
+    for kind in ("profile", "plan"):
+        (comfy.folder / f"toy.{kind}.json").write_text("mine")
+    model = comfy.model(flow())
+    with pytest.raises(ProfileError, match="is there and is not a tacache-profile file"):
+        calibrated(comfy, model)
+    with pytest.raises(PlanError, match="is there and is not a tacache-plan file"):
+        fit(comfy, model)
+    assert not model.model.diffusion_model.calls
+
+
 def test_a_cancelled_fit_stops_and_writes_nothing(comfy):
     def hook(value, total, preview):
         assert total == 1000

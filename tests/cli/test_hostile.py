@@ -1,10 +1,15 @@
 """Commands on damaged and hostile files, and on disks that take nothing: one line each."""
 
+import os
+import resource
+
 import pytest
 from typer.testing import CliRunner
 
 from tacache.cli import app
+from tacache.cli.demo import check_ours
 from tacache.profile import Origin
+from tests.tiny import PIPELINES
 
 
 def run(*arguments):
@@ -77,3 +82,62 @@ def test_a_folder_that_takes_nothing_ends_a_command_before_its_work(tmp_path, mo
     methods = ["--methods", "fewer"] if command == "bench" else []
     refused = run(command, *model, *methods, "-o", tmp_path / "out")
     assert_one_line(refused, f"cannot write {tmp_path}", "Read-only file system")
+
+
+@pytest.mark.parametrize("command", ["fit", "bench"])
+def test_a_disk_that_fills_up_meanwhile_is_one_line(tmp_path, monkeypatch, command):
+    """No file grows beyond 2,000 bytes; the folder was tried before, and took a trial."""
+    monkeypatch.setattr("tacache.storage.atomic.TRIAL", b"x")
+    model = tmp_path / "flux"
+    PIPELINES["flux"].build().save_pretrained(model)
+    size = ["--steps", 6, "--height", 32, "--width", 32, "--call", "max_sequence_length=32"]
+    more = ["--methods", "tasu", "--calibration-count", 2] if command == "bench" else []
+    out = tmp_path / "out" / "x.json"
+    asked = [command, model, *size, *more, "--count", 2, "--evaluations", 3, "-o", out, "--json"]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        refused = run(*asked)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert refused.exit_code == 2, refused.output
+    line = refused.stderr.splitlines()[-1]
+    assert line.startswith(f"tacache: cannot write {out}")
+    assert "(File too large)" in line
+    assert "Traceback" not in refused.output
+    left = [name for _, _, names in os.walk(tmp_path / "out") for name in names]
+    assert set(left) <= {"lock"}
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("NaN", "it is not a finite number"),
+        ("[1e40]", "field '0' is beyond 1e+30"),
+        ("[" * 5000, "it is nested too deeply"),
+        ("1" * 5000, "digits"),
+        ('{"a": 1, "a": 2}', "the key 'a' occurs twice"),
+    ],
+)
+def test_values_of_a_call_that_no_file_holds_are_one_line(tmp_path, value, reason):
+    asked = ["--call", f"guidance_scale={value}", "-o", tmp_path / "x.json"]
+    for command in (["calibrate"], ["fit"], ["bench", "--methods", "fewer"]):
+        refused = run(command[0], "tiny-flux", *command[1:], *asked)
+        assert_one_line(refused, "--call guidance_scale cannot be used", reason)
+
+
+@pytest.mark.parametrize("name", ["index.html", "demo.json", "demo.profile.json"])
+def test_a_demo_replaces_no_page_of_somebody_else(tmp_path, monkeypatch, name):
+    def never(*_, **__):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("tacache.models.load", never)
+    (tmp_path / name).write_text("mine")
+    assert_one_line(run("demo", "-o", tmp_path), tmp_path / name, "is there")
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_demo_replaces_its_own_page(tmp_path):
+    (tmp_path / "index.html").write_text("a page")
+    (tmp_path / "demo.json").write_text('{"budgets": [], "pictures": []}')
+    check_ours(tmp_path)

@@ -90,7 +90,7 @@ def rates(velocities: list[Tensor], times: tuple[float, ...]) -> tuple[np.ndarra
     return np.array(k), np.array(d)
 
 
-@pytest.mark.parametrize("name", ["flux", "sd3", "wan", "mochi", "ltx", "sana"])
+@pytest.mark.parametrize("name", ["flux", "sd3", "wan", "mochi", "ltx", "sana", "bria"])
 def test_the_profile_is_that_of_the_recorded_velocities(name):
     tiny = PIPELINES[name]
     pipe = tiny.build()
@@ -153,21 +153,6 @@ def test_the_profile_of_a_late_start():
     pipe = tiny.build()
     whole, late = profile_of(tiny, pipe), profile_of(tiny, pipe, strength=0.5)
     assert late.times == whole.times[STEPS // 2 :]
-
-
-def test_a_pipeline_that_scales_its_models_input_is_measured(flux, undisturbed, monkeypatch):
-    """As Bria does with every scheduler that is not exactly Euler."""
-    from diffusers import FlowMatchEulerDiscreteScheduler
-
-    forward = flux.transformer.forward
-
-    def scaling(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if type(flux.scheduler) is not FlowMatchEulerDiscreteScheduler:
-            hidden_states = flux.scheduler.scale_model_input(hidden_states, None)
-        return forward(hidden_states, *args, **kwargs)
-
-    monkeypatch.setattr(flux.transformer, "forward", scaling)
-    assert calibrate(flux, PROMPTS, **flux_call()) == undisturbed
 
 
 def test_pictures_and_frames_are_not_decoded(monkeypatch):

@@ -7,11 +7,16 @@ from typing import Any
 import diffusers
 import pytest
 import torch
+from diffusers.pipelines.stable_diffusion_3 import pipeline_stable_diffusion_3
 
 from tacache import HostError, Plan
-from tacache.diffusers import applied, apply, remove
+from tacache.diffusers import applied, apply, fit_plan, remove
 from tacache.diffusers.flow import run_times
 from tacache.diffusers.host import check_finished
+from tacache.diffusers.pipeline import PipelineHost
+from tacache.diffusers.schedulers import FollowsPlan
+from tacache.host import Request, generate
+from tacache.prompts import Sample
 from tests.diffusers_support import STEPS, run
 from tests.tiny import PIPELINES
 
@@ -94,6 +99,45 @@ def test_in_a_call_of_our_own_it_is_an_error(pipe, plan):
         with pytest.raises(HostError, match=r"Short: .* unfinished"):
             check_finished(pipe)
     check_finished(pipe)
+
+
+def leave_last_out(monkeypatch: Any, planned: bool) -> None:
+    """Make SD3 loop over `timesteps[:-1]`; with `planned`, only where it follows a plan."""
+    prepare = pipeline_stable_diffusion_3.retrieve_timesteps
+
+    def shorter(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        timesteps, steps = prepare(scheduler, *args, **kwargs)
+        whole = planned and not isinstance(scheduler, FollowsPlan)
+        return (timesteps if whole else timesteps[:-1]), steps
+
+    monkeypatch.setattr(pipeline_stable_diffusion_3, "retrieve_timesteps", shorter)
+
+
+def test_generate_writes_no_unfinished_picture(plan, tmp_path, monkeypatch):
+    pipe, call = SD3.build(), {**SD3.call(), "num_inference_steps": STEPS}
+    before, prompt = pipe.scheduler, call.pop("prompt")
+    leave_last_out(monkeypatch, planned=False)
+    request = Request(plan, call)
+    with pytest.raises(HostError, match=r"StableDiffusion3Pipeline: .* unfinished"):
+        generate(PipelineHost(pipe), Sample(prompt, 0), request, tmp_path / "x")
+    assert not any(tmp_path.iterdir())
+    assert pipe.scheduler is before
+
+
+def test_no_certificate_is_of_an_unfinished_run(monkeypatch):
+    pipe, call = SD3.build(), {**SD3.call(), "num_inference_steps": STEPS}
+    call.pop("prompt")
+    leave_last_out(monkeypatch, planned=True)
+    with pytest.raises(HostError, match=r"'a fox' .*unfinished"):
+        fit_plan(pipe, ["a fox", "a boat"], evaluations=4, search=False, **call)
+
+
+def test_a_fit_needs_a_loop_over_all_timesteps(monkeypatch):
+    pipe, call = SD3.build(), {**SD3.call(), "num_inference_steps": STEPS}
+    call.pop("prompt")
+    leave_last_out(monkeypatch, planned=False)
+    with pytest.raises(HostError, match=f"{STEPS - 1} steps, this run has {STEPS}"):
+        fit_plan(pipe, ["a fox", "a boat"], evaluations=4, search=False, **call)
 
 
 def test_an_integration_by_hand_is_said(pipe, plan, caplog):

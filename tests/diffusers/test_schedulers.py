@@ -749,12 +749,6 @@ def test_multistep_solvers_in_pipelines(family, solver):
 # --- traps seen in pipelines that have no tiny twin -------------------------------------------
 
 
-def test_models_input_is_left_alone(plain):
-    """Bria scales it with every scheduler that is not exactly Euler."""
-    scheduler = carrying(plain, Plan.full(times_of(plain)))
-    assert torch.equal(scheduler.scale_model_input(noise(), torch.tensor(1000.0)), noise())
-
-
 def test_a_last_level_written_in_place_is_followed(euler):
     """Cosmos 2 ends its runs at the last level but one: sigmas[-1] = sigmas[-2]."""
 

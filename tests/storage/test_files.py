@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from support import profile_from
 
-from tacache import Certificate, Origin, Plan, Profile, instant_plan
+from tacache import Certificate, Origin, Plan, Profile, ProfileError, instant_plan
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -121,3 +121,12 @@ def test_a_failing_write_leaves_the_old_file_whole_and_nothing_else(broken, tmp_
     monkeypatch.undo()
     assert Profile.load(path) == PROFILE
     assert os.listdir(tmp_path) == ["x.json"]
+
+
+@pytest.mark.parametrize("value", [1e31, "\ud800", [[0] * 2, -(10**400)]])
+def test_what_could_not_be_read_again_is_not_written(tmp_path, value):
+    call = {"guidance_scale": 3.5, "other": value}
+    profile = PROFILE.model_copy(update={"host": Origin.model_construct(call=call)})
+    with pytest.raises(ProfileError, match="could not be read again, so it is not written"):
+        profile.save(tmp_path / "x.json")
+    assert not any(tmp_path.iterdir())

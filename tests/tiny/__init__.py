@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.tiny import (
     auraflow,
+    bria,
     chroma,
     cogview,
     flux,
@@ -36,6 +37,7 @@ FAMILIES = (
     sana,
     auraflow,
     chroma,
+    bria,
     cogview,
     hidream,
     mochi,

@@ -7,6 +7,7 @@ from typing import Any
 from tacache.errors import TACacheError
 from tacache.prompts import check_seeds
 from tacache.storage.atomic import check_writable
+from tacache.storage.reading import parse_json
 
 
 def named_values(option: str, pairs: list[str] | None) -> list[tuple[str, str]]:
@@ -22,13 +23,19 @@ def named_values(option: str, pairs: list[str] | None) -> list[tuple[str, str]]:
 
 def parsed(pairs: list[str] | None) -> dict[str, Any]:
     """Return the arguments of --call; a value is JSON where it reads as such, and else text."""
-    return {name: json_or_text(text) for name, text in named_values("--call", pairs)}
+    found = {}
+    for name, text in named_values("--call", pairs):
+        try:
+            found[name] = json_or_text(text)
+        except ValueError as error:
+            raise TACacheError(f"--call {name} cannot be used: {error}") from error
+    return found
 
 
 def json_or_text(text: str) -> Any:
-    """Return the value that a text stands for."""
+    """Return the value that a text stands for; one that no file could hold is a ValueError."""
     try:
-        return json.loads(text)
+        return parse_json(text)
     except json.JSONDecodeError:
         return text
 

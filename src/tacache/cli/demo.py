@@ -19,6 +19,7 @@ from tacache.errors import HostError, TACacheError
 from tacache.plan import Plan
 from tacache.profile import Profile
 from tacache.schedule import MAX_SKIP, walk
+from tacache.storage.reading import parse_json, read_bounded
 
 if TYPE_CHECKING:
     from tacache.lab.demo.run import Comparison, ModelDemo
@@ -67,6 +68,7 @@ def demo(
     tacache demo --video "a cat moves to the left"
     """
     check_folder(out)
+    check_ours(out)
     model = VIDEO_MODEL if video else MODEL
     if evaluations:
         budgets = checked_budgets(numbers(evaluations), run.steps)
@@ -76,6 +78,20 @@ def demo(
     asked = comparison_of(model, prompts, budgets, run)
     made = draw(model, asked, out, calibrate=calibrate, progress=not as_json)
     return print_json(made.model_dump()) if as_json else _print_model_demo(made, out)
+
+
+def check_ours(out: Path) -> None:
+    """Replace the page and the record of a demo alone, and no others that lie in the folder."""
+    page, record = out / "index.html", out / "demo.json"
+    try:
+        content = parse_json(read_bounded(record)) if record.exists() else None
+    except ValueError:
+        content = None
+    if not (isinstance(content, dict) and {"budgets", "pictures"} <= content.keys()):
+        for path in (page, record):
+            if path.exists():
+                raise TACacheError(f"{path} is there, and no demo wrote it: name another folder")
+    Profile.check_target(out / "demo.profile.json")
 
 
 def comparison_of(

@@ -175,7 +175,9 @@ def _load_any(path: Path) -> Profile | Plan:
         text = read_bounded(path)
         content = parse_json(text)
     except ValueError as error:
-        raise TACacheError(f"{path} is not JSON ({error}): give a profile or a plan") from error
+        raise TACacheError(
+            f"{path} is not JSON that can be used ({error}): give a profile or a plan"
+        ) from error
     found = content.get("format") if isinstance(content, dict) else None
     if found == Profile.FORMAT:
         return Profile.from_json(text, name=str(path))

@@ -9,6 +9,7 @@ import numpy as np
 from tacache.errors import HostError
 from tacache.plan import Plan
 from tacache.profile import Origin
+from tacache.storage.reading import parse_json
 
 logger = logging.getLogger("tacache.diffusers")
 
@@ -86,13 +87,13 @@ _NO_SETTINGS = {"return_dict", "num_images_per_prompt", "num_videos_per_prompt"}
 
 
 def jsonable(values: dict[str, Any]) -> dict[str, Any]:
-    """The plain values among `values`: numbers, strings and lists of them, no private names."""
+    """The values among `values` that a file can hold and give back, without private names."""
     kept = {}
     for name, value in values.items():
         if name.startswith("_"):
             continue
         try:
-            kept[name] = json.loads(json.dumps(value, allow_nan=False))
+            kept[name] = parse_json(json.dumps(value))
         except (TypeError, ValueError):
-            continue  # pictures, tensors and callbacks are not for a file
+            continue  # pictures, tensors, callbacks and boundless numbers are not for a file
     return kept

@@ -31,9 +31,10 @@ def giving(pipe: Any, kind: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def check_call_names(pipe: Any, call: dict[str, Any]) -> None:
     """Stop at a misspelt or foreign argument before the first long run."""
-    known = inspect.signature(type(pipe).__call__).parameters
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values()):
+    _, *own = inspect.signature(type(pipe).__call__).parameters.values()  # but for self
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in own):
         return
+    known = [parameter.name for parameter in own]
     for name in call:
         if name not in known:
             raise unknown(f"{type(pipe).__name__} has no argument", name, known)

@@ -165,11 +165,12 @@ def _kept(path: Path | None, runs: Runs) -> tuple[list[Tensor], list[Tensor]]:
 def _keep(path: Path, runs: Runs, states: Sequence[Tensor], velocities: Sequence[Tensor]) -> None:
     """Write the runs as far as they are, in the place of what was kept before."""
     walked = {"states": torch.stack(list(states)), "velocities": torch.stack(list(velocities))}
-    with writing(path) as draft:
+    with writing(path) as draft, draft.open("wb") as file:
         try:
-            torch.save({"job": runs.job, "times": list(runs.times), **walked}, draft)
-        except RuntimeError as error:  # what torch says of a full disk
-            raise unwritable(path, error) from error
+            torch.save({"job": runs.job, "times": list(runs.times), **walked}, file)
+        except RuntimeError as error:  # torch hides what the system said of a full disk behind it
+            said = error.__context__
+            raise unwritable(path, said if isinstance(said, OSError) else error) from error
 
 
 def _growth(runs: Runs, states: Tensor, velocities: Tensor, progress: bool) -> list[float]:

@@ -43,8 +43,14 @@ class FileRecord(Frozen):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the file in one move: a reader sees the old file or the new one, never half."""
-        target = self.check_target(path)
-        write_atomically(target, self.to_json())
+        target, text = self.check_target(path), self.to_json()
+        try:
+            parse_json(text)
+        except ValueError as error:
+            raise self.ERROR(
+                f"{target} could not be read again, so it is not written: {error}"
+            ) from error
+        write_atomically(target, text)
         return target
 
     @classmethod

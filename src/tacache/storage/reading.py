@@ -61,4 +61,4 @@ def _check_bounds(value: Any, finite: bool, trail: tuple[str | int, ...] = ()) -
 
 
 def _named(trail: Sequence[str | int]) -> str:
-    return f"field '{'.'.join(map(str, trail))}'"
+    return f"field '{'.'.join(map(str, trail))}'" if trail else "it"

@@ -18,6 +18,7 @@ import torch
 from tacache import HostError, TACacheError
 from tacache.diffusers import applied
 from tacache.diffusers.pipeline import PipelineHost
+from tacache.errors import StorageError
 from tacache.lab.bench import (
     Job,
     Record,
@@ -29,6 +30,7 @@ from tacache.lab.bench import (
     seam,
 )
 from tacache.lab.bench.calibration_sets import FIRST_SEED, CalibrationSet, record_walk
+from tacache.lab.bench.judging import work_folder
 from tacache.lab.bench.methods import METHODS, Planned, resolve
 from tacache.lab.bench.rivals import Rival
 from tacache.lab.bench.runner import Bench, drop_failed
@@ -406,6 +408,48 @@ def test_a_finished_benchmark_runs_nothing(pipe, tmp_path):
         run_bench(pipe, asked, out)
     assert len(made) == 1  # the call that tells what the pipeline is
     assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["cut short", "another file"])
+def test_damaged_runs_and_references_are_made_again(pipe, tmp_path, damage):
+    out = tmp_path / "r.jsonl"
+    asked = job(methods=["tasu"], evaluations=[4], prompts=["a red fox"], trace=True)
+    run_bench(pipe, asked, out)
+    before = {file: file.read_bytes() for file in work_folder(out).glob("*.safetensors")}
+    assert {file.name.partition("-")[0] for file in before} == {"full", "reference"}
+    for file, content in before.items():
+        file.write_bytes(content[:-100] if damage == "cut short" else b"not tensors")
+    records = run_bench(pipe, replace(asked, prompts=["a red fox", "two boats"]), out)
+    assert [record.status for record in records] == ["done"] * 4
+    again = run_bench(pipe, replace(asked, evaluations=[4, 2]), out)  # asks for references
+    assert [record.status for record in again] == ["done"] * 5
+    for file, content in before.items():
+        if file.name.startswith("reference"):
+            assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize("writes", [1, 4, 8, 11])
+def test_a_full_disk_leaves_no_drafts_and_what_was_finished(pipe, tmp_path, monkeypatch, writes):
+    """The disk fills up at the n-th file; with room again the benchmark goes on from there."""
+    out, left, fsync = tmp_path / "r.jsonl", [writes], os.fsync
+    asked = job(methods=["tasu", "fewer"], evaluations=[4], keep=tmp_path / "pictures")
+
+    def full(number: int) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(28, "No space left on device")
+        fsync(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(StorageError, match=r"cannot write .* \(No space left on device\)"):
+            run_bench(pipe, asked, out)
+    assert not list(tmp_path.rglob(".*"))
+    finished = read_records(out)
+    assert all(record.status == "done" for record in finished)
+    records = run_bench(pipe, asked, out)
+    assert records[: len(finished)] == finished
+    assert [record.status for record in records] == ["done"] * 6
 
 
 def test_methods_budgets_and_prompts_can_be_added(pipe, undisturbed, tmp_path):

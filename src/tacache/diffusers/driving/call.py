@@ -22,6 +22,7 @@ from tacache.diffusers.driving.loop import (
     Returned,
 )
 from tacache.diffusers.host import plain_scheduler
+from tacache.diffusers.recording import like, subclass
 from tacache.errors import HostError
 
 
@@ -64,9 +65,7 @@ def driven_scheduler(parent: type) -> Any:
         "plain_step": plain_step,
         "__deepcopy__": __deepcopy__,
     }
-    if not hasattr(parent, "scale_model_input"):  # Bria calls it on every class but the plain one
-        members["scale_model_input"] = lambda self, sample, *args, **kwargs: sample
-    return type(f"Driven{parent.__name__}", (parent,), members)
+    return subclass("Driven", parent, **members)
 
 
 def _held(scheduler: Any, v: Tensor, x: Tensor, options: dict[str, Any]) -> Held:
@@ -83,10 +82,7 @@ def _held(scheduler: Any, v: Tensor, x: Tensor, options: dict[str, Any]) -> Held
 def scheduler_like(pipe: Any, kind: Any) -> Any:
     """The pipeline's own scheduler, without a plan, as one that `kind` makes of its class."""
     plain = plain_scheduler(pipe)
-    scheduler = kind(plain.__class__).from_config(plain.config)
-    if hasattr(plain, "_shift"):  # set_shift changes it without the configuration
-        scheduler._shift = plain._shift
-    return scheduler
+    return like(plain, kind(plain.__class__))
 
 
 def pipeline_with(pipe: Any, scheduler: Any) -> Any:

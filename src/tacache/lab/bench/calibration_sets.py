@@ -190,8 +190,8 @@ def load_walk(caller: Calls, folder: Path, subject: Sample) -> Walk:
 
 
 def record_walk(caller: Calls, folder: Path, subject: Sample) -> None:
-    """Run a sample with full steps and keep the run, unless it is there."""
-    if walk_file(caller, folder, subject).exists():
+    """Run a sample with full steps and keep the run, unless it is there and whole."""
+    if holds(walk_file(caller, folder, subject), "states", "velocities", "seconds"):
         return
     started = time.perf_counter()
     with torch.no_grad(), caller.open(subject) as velocity:
@@ -215,6 +215,17 @@ def save_tensors(target: Path, tensors: dict[str, Tensor]) -> None:
     content = save({name: value.cpu().contiguous() for name, value in tensors.items()})
     with writing(target) as draft:
         draft.write_bytes(content)
+
+
+def holds(file: Path, *names: str) -> bool:
+    """Whether a file of these tensors is there; one that was cut short or damaged is not."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt") as found:
+            return set(names) <= set(found.keys())
+    except (OSError, SafetensorError):
+        return False
 
 
 def _seconds(file: Path) -> float:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tacache.errors import HostError, StorageError
 from tacache.host import file_stem
-from tacache.lab.bench.calibration_sets import load_walk, record_walk, save_tensors
+from tacache.lab.bench.calibration_sets import holds, load_walk, record_walk, save_tensors
 from tacache.lab.bench.costs import CallFlops, call_flops
 from tacache.lab.bench.jobs import Job, Prepared, Task
 from tacache.lab.bench.machines import allocated, peak_memory, synchronize, this_machine
@@ -116,12 +116,12 @@ class Judge:
         return keys if self.job.fine is None else [*keys, Key(FINE, self.job.fine, *of_sample)]
 
     def reference(self, subject: Sample, add: Adds) -> References:
-        """The results of full and fine steps, from the folder where they are there already."""
+        """The results of full and fine steps, from the folder where they are there and whole."""
         keys, traces = self.reference_keys(subject), self.full_traces(subject)
         files = [self.folder / f"reference-{self.caller.key(*key)}.safetensors" for key in keys]
         noise = self.done[keys[0]].noise_sha256 if keys[0] in self.done else None
         missing = [key for key in keys if self.is_left(key, traced=key.method == FULL)]
-        if noise and not missing and all(f.exists() for f in files):
+        if noise and not missing and all(holds(file, *Result._fields) for file in files):
             seconds = self.timed(subject, euler_walk).seconds if self.job.repeats > 1 else None
             return _references([load_result(file) for file in files], noise, seconds)
         runs = {FULL: self.timed, FINE: self.run}  # nobody asks how long the fine grid takes
