@@ -28,7 +28,7 @@ from tacache.diffusers.driving.call import (
     thread_settings,
 )
 from tacache.diffusers.driving.first_step import FirstStep, Repeatable, check_same
-from tacache.diffusers.driving.loop import Held, Loop, Request, Returned
+from tacache.diffusers.driving.loop import Held, Loop, NextStep, Returned
 from tacache.diffusers.flow import run_times
 from tacache.diffusers.guiders import has_momentum
 from tacache.diffusers.host import plain_scheduler
@@ -121,7 +121,7 @@ class DrivenRun:
             raise HostError(f"the run has steps 0 to {self.steps - 1}, not {n}")
         x = self._as_state(x)
         if not (self._fresh and n == 0 and torch.equal(x, self._first.x)):  # that one is known
-            self._loop.requests.put(Request(x, n))
+            self._loop.requests.put(NextStep(x, n))
             self._held = self._receive()
         self._fresh = False
         return self._held.velocity
@@ -139,7 +139,7 @@ class DrivenRun:
     def finish(self, x: Tensor) -> Any:
         """End the loop with x as its latents; what the pipeline then makes of them and returns."""
         self._check_open()
-        self._loop.requests.put(Request(self._as_state(x), self.steps))
+        self._loop.requests.put(NextStep(self._as_state(x), self.steps))
         reply = self._reply()  # the loop holds no more
         self._over = "is finished"
         return reply.output

@@ -13,6 +13,7 @@ from diffusers.schedulers.scheduling_utils import SchedulerOutput
 from torch import Tensor
 
 from tacache.diffusers.calls import calling_pipeline, run_breaks
+from tacache.diffusers.derived import like, subclass
 from tacache.diffusers.driving.loop import (
     Abandoned,
     Failed,
@@ -57,16 +58,14 @@ def driven_scheduler(parent: type) -> Any:
             "with pictures): one state does not say what its velocity is, so it cannot be driven"
         )
 
-    members: dict[str, Any] = {
+    members = {
         "loop": None,
         "set_timesteps": set_timesteps,
         "step": step,
         "plain_step": plain_step,
         "__deepcopy__": __deepcopy__,
     }
-    if not hasattr(parent, "scale_model_input"):  # Bria calls it on every class but the plain one
-        members["scale_model_input"] = lambda self, sample, *args, **kwargs: sample
-    return type(f"Driven{parent.__name__}", (parent,), members)
+    return subclass("Driven", parent, members)
 
 
 def _held(scheduler: Any, v: Tensor, x: Tensor, options: dict[str, Any]) -> Held:
@@ -83,10 +82,7 @@ def _held(scheduler: Any, v: Tensor, x: Tensor, options: dict[str, Any]) -> Held
 def scheduler_like(pipe: Any, kind: Any) -> Any:
     """The pipeline's own scheduler, without a plan, as one that `kind` makes of its class."""
     plain = plain_scheduler(pipe)
-    scheduler = kind(plain.__class__).from_config(plain.config)
-    if hasattr(plain, "_shift"):  # set_shift changes it without the configuration
-        scheduler._shift = plain._shift
-    return scheduler
+    return like(plain, kind(plain.__class__))
 
 
 def pipeline_with(pipe: Any, scheduler: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tacache.diffusers.derived import subclass
 from tacache.diffusers.driving.call import freeing_hooks, pipeline_with, scheduler_like
 from tacache.diffusers.driving.loop import Abandoned
 from tacache.errors import HostError
@@ -82,10 +83,7 @@ def stopping_scheduler(parent: type) -> Any:
         self.first = FirstStep(x, v, result[0].detach().clone())
         raise Abandoned
 
-    members: dict[str, Any] = {"first": None, "step": step}
-    if not hasattr(parent, "scale_model_input"):  # Bria calls it on every class but the plain one
-        members["scale_model_input"] = lambda self, sample, *args, **kwargs: sample
-    return type(f"Stopping{parent.__name__}", (parent,), members)
+    return subclass("Stopping", parent, {"first": None, "step": step})
 
 
 def _copied(value: Any) -> Any:

@@ -24,7 +24,7 @@ class Held(NamedTuple):
         return -self.v if self.negated else self.v.clone()
 
 
-class Request(NamedTuple):
+class NextStep(NamedTuple):
     """Go on at step n from state x; n is the number of steps where the loop shall end."""
 
     x: Tensor
@@ -51,7 +51,7 @@ class Loop:
     """The pipeline's loop as both threads know it, and the two queues between them."""
 
     def __init__(self) -> None:
-        self.requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self.requests: queue.SimpleQueue[NextStep | None] = queue.SimpleQueue()
         self.replies: queue.SimpleQueue[Held | Returned | Failed] = queue.SimpleQueue()
         self.start = self.steps = 0
         self.seen: tuple[dict[str, Any], tuple[float, ...]] = {}, ()  # the call and its breaks
@@ -81,7 +81,7 @@ class Loop:
             n = self._next
         self.ahead, self._turn = 0, None
 
-    def hold(self, held: Held) -> Request:
+    def hold(self, held: Held) -> NextStep:
         """Hand the velocity over and wait for what comes next."""
         if self._turn is None:
             raise HostError(
