@@ -30,7 +30,7 @@ from tacache.prompts import read_prompts
 
 if TYPE_CHECKING:
     from tacache.lab.bench.records import Record
-    from tacache.lab.export.benchmarks import Sample
+    from tacache.lab.export.benchmarks import Wanted
     from tacache.lab.export.orders import Order
 
 STEPS, CALIBRATION = 50, 8
@@ -150,7 +150,7 @@ def _draw(
     host: Host,
     order: "Order",
     entries: Sequence[Any],
-    wanted: Sequence["Sample"],
+    wanted: Sequence["Wanted"],
     folder: Path,
     as_json: bool,
 ) -> None:
@@ -185,19 +185,19 @@ def _order(benchmark: str, model: str, way: Way, call: Call, fps: int) -> "Order
 
 
 def _say_what_would_be(
-    order: "Order", prompts: int, samples: Sequence["Sample"], folder: Path, as_json: bool
+    order: "Order", prompts: int, wanted: Sequence["Wanted"], folder: Path, as_json: bool
 ) -> None:
     """Print what an export would draw: samples, evaluations, and files that cannot be made."""
     each = order.evaluations_each
-    troubled = [sample for sample in samples if sample.trouble is not None]
+    troubled = [one for one in wanted if one.trouble is not None]
     facts = {
         "folder": str(folder),
         "prompts": prompts,
-        "samples": len(samples) - len(troubled),
+        "samples": len(wanted) - len(troubled),
         "method": order.name,
         "evaluations": each,
-        "first_file": samples[0].file,
-        "cannot_be": [{"prompt": one.prompt, "reason": one.trouble} for one in troubled],
+        "first_file": wanted[0].file,
+        "cannot_be": [{"prompt": one.sample.prompt, "reason": one.trouble} for one in troubled],
     }
     if as_json:
         return print_json(facts)
@@ -206,10 +206,10 @@ def _say_what_would_be(
     )
     say(f"{prompts} prompts, {facts['samples']} samples by {order.name}, {spent} steps each")
     if each is not None:
-        say(f"{each * (len(samples) - len(troubled))} evaluations in all, calibration apart")
+        say(f"{each * (len(wanted) - len(troubled))} evaluations in all, calibration apart")
     for one in troubled:
-        say(f"cannot be: {one.prompt!r}: {one.trouble}")
-    say(f"The first would be {folder / samples[0].file}; nothing was drawn")
+        say(f"cannot be: {one.sample.prompt!r}: {one.trouble}")
+    say(f"The first would be {folder / wanted[0].file}; nothing was drawn")
 
 
 def _report(records: Sequence["Record"], folder: Path, as_json: bool) -> None:

@@ -110,7 +110,7 @@ def test_with_every_step_it_is_the_full_run(caller, calibration_set):
     with torch.no_grad(), within(whole, caller, None), caller.open(SUBJECT) as full:
         problem = Problem(full, full.run.noise, caller.times)
         torch.testing.assert_close(x, method.sample(problem, None), rtol=1e-5, atol=1e-5)
-    assert velocity.evaluated == full.evaluated == list(caller.times[:-1])
+    assert velocity.evaluated == full.evaluated == caller.times[:-1]
     assert velocity.equivalent_evaluations == STEPS
     assert full.equivalent_evaluations is None
 
@@ -122,7 +122,7 @@ def test_calls_opened_one_after_the_other_have_caches_in_a_new_state(caller):
             with caller.open(SUBJECT) as velocity:
                 problem = Problem(velocity, velocity.run.noise, caller.times)
                 METHODS["diffusers-fbcache"].sample(problem, settings)
-            assert velocity.evaluated == [caller.times[0]]
+            assert velocity.evaluated == (caller.times[0],)
         with (
             pytest.raises(HostError, match="one at a time"),
             caller.inside(Cache(CACHES["dicache"], settings)),
