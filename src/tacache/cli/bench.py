@@ -194,13 +194,16 @@ def _job(
     from tacache.lab.bench.jobs import Job
     from tacache.lab.following import read_answers
 
-    source, taught = hosts.prompts_of(model, prompts), hosts.prompts_of(model, samples.calibration)
+    source, calibration = (
+        hosts.prompts_of(model, prompts),
+        hosts.prompts_of(model, samples.calibration),
+    )
     metrics = words(measured.metrics)
     return Job(
         methods=chosen.methods,
         evaluations=chosen.evaluations,
         prompts=read_prompts(source)[: samples.count],
-        calibration=read_prompts(taught)[: chosen.calibration_count],
+        calibration=read_prompts(calibration)[: chosen.calibration_count],
         call=call,
         seeds=range(samples.seed, samples.seed + samples.seeds),
         calibration_source=samples.calibration,

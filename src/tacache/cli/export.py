@@ -67,7 +67,7 @@ class Samples:
     calibration: Calibration = "calibration"
     calibration_count: CalibrationCount = None
 
-    def taught(self, model: str) -> dict[str, Any]:
+    def calibration_fields(self, model: str) -> dict[str, Any]:
         """Return the prompts that a method is made ready on, and where they are from."""
         texts = read_prompts(hosts.prompts_of(model, self.calibration))
         count = self.calibration_count or CALIBRATION
@@ -140,7 +140,7 @@ def export(
     if instead.dry_run:
         return _say_what_would_be(order, len(entries), wanted, folder, as_json)
     check_folder(folder)
-    order = replace(order, **samples.taught(model))
+    order = replace(order, **samples.calibration_fields(model))
     host = hosts.load(model, asked)
     with hosts.threads(model, host):
         _draw(host, order, entries, wanted, folder, as_json)

@@ -205,12 +205,12 @@ def record(
     )
 
 
-class Baseline(ABC, Generic[Settings]):
-    """A rival: how it is tuned for a budget, and how it samples.
+class Described(ABC, Generic[Settings]):
+    """What every rival says of itself.
 
     `published` holds its published settings by name, where they mean something without the model
     they were published for. `tuned` says that samples choose its settings; where they do not, the
-    grid and the budget alone do.
+    grid and the budget alone do. `needs` says why a budget may be too small.
     """
 
     name: str
@@ -218,6 +218,10 @@ class Baseline(ABC, Generic[Settings]):
     needs: str = "it takes at least one"
     tuned: bool = True
     published: Mapping[str, Settings] = MappingProxyType({})
+
+
+class Baseline(Described[Settings]):
+    """A rival at the velocity function: how it is tuned for a budget, and how it samples."""
 
     @abstractmethod
     def candidates(self, recording: Recording, evaluations: int) -> Sequence[Settings]:
