@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from tacache.lab.bench.suites import Suite
 
 SAME_PROMPTS = (
-    "the general prompts are those that all others are made ready on: --calibration FILE names "
+    "the general prompts are those that all others are tuned on: --calibration FILE names "
     "prompts of the model's own"
 )
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What every method draws, and what it is made ready on."""
+    """The samples that every method draws, and those that it is tuned on."""
 
     PANEL: ClassVar = SAMPLES
     count: Count = None

@@ -38,7 +38,7 @@ STEPS, CALIBRATION = 50, 8
 
 @dataclass(frozen=True)
 class Way:
-    """By which method the samples are drawn."""
+    """The method that draws the samples."""
 
     PANEL: ClassVar = None  # among the options that one needs first
     plan: Annotated[Path | None, typer.Option(help="A plan file, in place of a method.")] = None
@@ -56,7 +56,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Samples:
-    """How many samples are drawn, and what a method is made ready on."""
+    """How many samples are drawn, and what a method is tuned on."""
 
     PANEL: ClassVar = SAMPLES
     samples: Annotated[
@@ -68,7 +68,7 @@ class Samples:
     calibration_count: CalibrationCount = None
 
     def calibration_fields(self, model: str) -> dict[str, Any]:
-        """Return the prompts that a method is made ready on, and where they are from."""
+        """Return the prompts that a method is tuned on, and where they are from."""
         texts = read_prompts(hosts.prompts_of(model, self.calibration))
         count = self.calibration_count or CALIBRATION
         return {"calibration": texts[:count], "calibration_source": self.calibration}
@@ -76,7 +76,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Instead:
-    """What is done in the place of drawing."""
+    """What is done instead of drawing."""
 
     PANEL: ClassVar = "Instead of drawing"
     score: Annotated[

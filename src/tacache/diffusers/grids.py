@@ -15,7 +15,7 @@ Times = tuple[float, ...]
 
 
 def on_grid(pipe: Any, times: Times) -> Any:
-    """The pipeline object again, with the same modules and these noise levels."""
+    """Copy the pipeline object, with the same modules and with these noise levels."""
     plain, copied = plain_scheduler(pipe), copy.copy(pipe)
     copied.scheduler = like(plain, grid_scheduler(plain.__class__, times))
     return copied

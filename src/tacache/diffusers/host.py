@@ -86,7 +86,7 @@ def applied(
     strength: float | None = None,
     breaks: Iterable[float] | None = None,
 ) -> Iterator[Any]:
-    """`apply` for the length of a `with` block; what was there before comes back, come what may."""
+    """`apply` for the length of a `with` block; afterwards the former scheduler is put back."""
     before = pipe.scheduler
     apply(pipe, plan, strength=strength, breaks=breaks)
     scheduler = pipe.scheduler

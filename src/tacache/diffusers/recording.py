@@ -1,4 +1,4 @@
-"""Full runs of a pipeline seen from inside its scheduler, and measured as they go."""
+"""Full runs of a pipeline, measured from inside its scheduler as they go."""
 
 import functools
 from collections.abc import Iterator

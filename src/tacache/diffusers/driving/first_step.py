@@ -1,4 +1,4 @@
-"""A driven call is checked before it is believed: its first step is that of the plain call.
+"""The check of a driven call: its first step must be that of the plain call.
 
 Driving rests on what pipelines look like inside (a loop with `enumerate`, a `step` a turn). So the
 first driven call of a kind of pipeline is compared with a plain one up to its first step.

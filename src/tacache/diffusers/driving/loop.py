@@ -44,7 +44,7 @@ class Failed(NamedTuple):
 
 
 class Abandoned(BaseException):
-    """Ends a pipeline's call from within; no `except Exception` of it takes this for its own."""
+    """Ends a pipeline's call from within; an `except Exception` does not catch it."""
 
 
 class Loop:
@@ -60,7 +60,7 @@ class Loop:
         self._next: int | None = None
 
     def enumerate(self, items: Iterable[Any], start: int = 0) -> Iterable[tuple[int, Any]]:
-        """`enumerate`, but over the loop's timesteps in the order they are asked for."""
+        """`enumerate`, which yields the loop's timesteps in the order they are asked for."""
         items = getattr(items, "iterable", items)  # a progress bar
         return self.turns(items) if isinstance(items, LoopTimesteps) else enumerate(items, start)
 
