@@ -30,7 +30,7 @@ from tacache.prompts import read_prompts
 
 if TYPE_CHECKING:
     from tacache.lab.bench.records import Record
-    from tacache.lab.export.benchmarks import Wanted
+    from tacache.lab.export.benchmarks import SampleFile
     from tacache.lab.export.orders import Order
 
 STEPS, CALIBRATION = 50, 8
@@ -150,7 +150,7 @@ def _draw(
     host: Host,
     order: "Order",
     entries: Sequence[Any],
-    wanted: Sequence["Wanted"],
+    wanted: Sequence["SampleFile"],
     folder: Path,
     as_json: bool,
 ) -> None:
@@ -185,7 +185,7 @@ def _order(benchmark: str, model: str, way: Way, call: Call, fps: int) -> "Order
 
 
 def _say_what_would_be(
-    order: "Order", prompts: int, wanted: Sequence["Wanted"], folder: Path, as_json: bool
+    order: "Order", prompts: int, wanted: Sequence["SampleFile"], folder: Path, as_json: bool
 ) -> None:
     """Print what an export would draw: samples, evaluations, and files that cannot be made."""
     each = order.evaluations_each

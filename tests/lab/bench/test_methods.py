@@ -13,7 +13,14 @@ from tacache import HostError, Plan, PlanError, TACacheError
 from tacache.diffusers.pipeline import PipelineHost
 from tacache.lab.bench import Job, Record, methods, run_bench
 from tacache.lab.bench.calibration_sets import CalibrationSet, record_walk
-from tacache.lab.bench.methods import METHODS, Planned, follow, load_settings, published, resolve
+from tacache.lab.bench.methods import (
+    METHODS,
+    Planned,
+    load_settings,
+    published,
+    resolve,
+    sample_by_plan,
+)
 from tacache.lab.bench.model_caches import CalibrationTrials, InsideMethod, within
 from tacache.lab.bench.records import plain
 from tacache.lab.bench.seam import Calls
@@ -226,7 +233,7 @@ def test_damped_is_tasu_with_its_direction_weakened(calibration_set):
     assert damped.direction != tasu.direction
     assert all(0 <= a <= b for a, b in zip(damped.direction, tasu.direction, strict=True))
     with calibration_set.recording() as recording:
-        assert torch.isfinite(follow(recording, damped)).all()
+        assert torch.isfinite(sample_by_plan(recording, damped)).all()
     assert METHODS["damped"].shown(damped)["rule"] == "damped"
     assert isinstance(METHODS["damped"], Planned)
 

@@ -27,7 +27,7 @@ class Entry(NamedTuple):
     metadata: str | None = None
 
 
-class Wanted(NamedTuple):
+class SampleFile(NamedTuple):
     """A sample that a benchmark wants, and its file below the export's folder.
 
     `trouble` says why it cannot be drawn, where that is so.
@@ -130,9 +130,9 @@ def read_entries(name: str, paths: Sequence[Path], count: int | None = None) -> 
 
 def plan_samples(
     name: str, entries: Sequence[Entry], *, samples: int | None = None, seed: int = 0
-) -> list[Wanted]:
+) -> list[SampleFile]:
     """Every sample of a benchmark. A prompt's samples, wherever it stands, have seeds in a row."""
-    chosen, drawn, made = benchmark(name), Counter[str](), list[Wanted]()
+    chosen, drawn, made = benchmark(name), Counter[str](), list[SampleFile]()
     if chosen.several and samples not in (None, 1):
         raise ExportError(f"{chosen.title} judges one sample a prompt, not {samples}")
     for place, entry in enumerate(entries):
@@ -140,7 +140,7 @@ def plan_samples(
             file = chosen.file(entry, place, i, len(made))
             trouble = _trouble(entry.name, file, chosen)
             sample = Sample(entry.prompt, seed + drawn[entry.prompt])
-            made.append(Wanted(sample, file, trouble))
+            made.append(SampleFile(sample, file, trouble))
             drawn[entry.prompt] += 1
     twice = [file for file, times in Counter(one.file for one in made).items() if times > 1]
     if twice:

@@ -15,7 +15,7 @@ from tacache.lab.bench.records import Key, Record, RecordError, RecordFile
 from tacache.lab.bench.runner import Bench, drop_failed, only_here
 from tacache.lab.bench.seam import Calls
 from tacache.lab.export import records_file
-from tacache.lab.export.benchmarks import Entry, Wanted, benchmark
+from tacache.lab.export.benchmarks import Entry, SampleFile, benchmark
 from tacache.lab.export.drawing import Drawing, drawing
 from tacache.lab.export.orders import Order
 from tacache.storage.atomic import write_atomically
@@ -26,7 +26,7 @@ def run_export(
     host: Host,
     order: Order,
     entries: Sequence[Entry],
-    wanted: Sequence[Wanted],
+    wanted: Sequence[SampleFile],
     folder: str | Path,
     *,
     progress: bool = False,
@@ -55,7 +55,7 @@ class Export:
         self.bench, self.drawing, self.folder = bench, drawing, folder
         self.clips, self.title = benchmark(order.benchmark).clips, benchmark(order.benchmark).title
 
-    def check(self, wanted: Sequence[Wanted]) -> None:
+    def check(self, wanted: Sequence[SampleFile]) -> None:
         """Refuse a folder that holds samples of another model, method or seed."""
         self.bench.check_same_setup([])
         method, evaluations, shared, _ = self.drawing
@@ -74,7 +74,7 @@ class Export:
                     "another folder"
                 )
 
-    def run(self, wanted: Sequence[Wanted]) -> None:
+    def run(self, wanted: Sequence[SampleFile]) -> None:
         """Draw every sample of this process's share that is not there yet."""
         processes, bench = self.bench.processes, self.bench
         mine = [one for one in wanted[processes.rank :: processes.count] if not self.is_there(one)]
@@ -86,7 +86,7 @@ class Export:
                 fields = self.drawn(one)
                 add(bench.judge.record(self.key(one), **self.drawing.shared, **fields))
 
-    def drawn(self, wanted: Wanted) -> dict[str, Any]:
+    def drawn(self, wanted: SampleFile) -> dict[str, Any]:
         """Draw one sample into its place; the fields of its record, with the reason on failure."""
         if wanted.trouble is not None:
             return {"status": "failed", "reason": wanted.trouble}
@@ -110,18 +110,18 @@ class Export:
             found, wanted = ("pictures", "clips") if self.clips else ("clips", "pictures")
             raise HostError(f"{self.title} judges {wanted}, and this pipeline makes {found}")
 
-    def is_there(self, wanted: Wanted) -> bool:
+    def is_there(self, wanted: SampleFile) -> bool:
         """Whether a sample is in its place, with its record."""
         record = self.bench.done.get(self.key(wanted))
         return (
             record is not None and record.status == "done" and (self.folder / wanted.file).is_file()
         )
 
-    def key(self, wanted: Wanted) -> Key:
+    def key(self, wanted: SampleFile) -> Key:
         """The key of a sample's record."""
         return self.drawing.key(wanted.sample)
 
-    def picture(self, wanted: Wanted) -> str:
+    def picture(self, wanted: SampleFile) -> str:
         """The path of a sample's file as seen from the records."""
         return f"{self.folder.name}/{wanted.file}"
 
