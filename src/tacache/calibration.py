@@ -60,7 +60,7 @@ def measure_all(
     processes: Processes = ALONE,
     progress: bool = False,
 ) -> Profile:
-    """The profile of all runs together; `measured(number, run)` is that of one of them.
+    """The profile of all runs together; `measured(number, run)` returns that of one of them.
 
     Several processes share the runs out, and each gets the whole profile. Runs that are `finished`
     are not made again.
@@ -96,7 +96,7 @@ def measure(
     breaks: Sequence[float] = (),
     first_sample: int = 0,
 ) -> Profile:
-    """The profile of one batch from its velocities, in order; it looks at two at a time."""
+    """The profile of one batch from its velocities in order; two are in memory at a time."""
     recorder = Recorder(times, first_sample)
     for v in velocities:
         recorder.add(v)

@@ -46,7 +46,7 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def named(job: object) -> Iterator[None]:
-    """What fails in the block says which sample it was; what is no error of ours is the host's."""
+    """Name the sample in what the block raises; errors that are not ours become HostErrors."""
     try:
         yield
     except TACacheError as error:

@@ -80,7 +80,7 @@ def frame_changes(clip: Tensor) -> Tensor:
 
 
 def check_shapes(reference: Tensor, image: Tensor) -> None:
-    """Only samples of the same shape compare."""
+    """Refuse to compare samples of different shapes."""
     if reference.shape != image.shape:
         raise HostError(
             f"pictures of shapes {tuple(reference.shape)} and {tuple(image.shape)} do not compare"
@@ -88,7 +88,7 @@ def check_shapes(reference: Tensor, image: Tensor) -> None:
 
 
 def check_pictures(title: str, *pictures: Tensor) -> None:
-    """Pictures have four dimensions and one shape."""
+    """Refuse batches of pictures that have not four dimensions, or different shapes."""
     for one in pictures:
         check_shapes(pictures[0], one)
         if one.ndim != 4:
@@ -98,7 +98,7 @@ def check_pictures(title: str, *pictures: Tensor) -> None:
 
 
 def check_clips(clip: Tensor) -> None:
-    """Clips have five dimensions."""
+    """Refuse a batch of clips that has not five dimensions, or no frame."""
     if clip.ndim != 5 or not clip.shape[0] * clip.shape[1]:
         raise HostError(
             "clips are (samples, frames, channels, height, width), at least one frame each, "

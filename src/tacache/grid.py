@@ -25,7 +25,7 @@ def time_grid(steps: int, shift: float = 1.0) -> list[float]:
 
 
 def as_times(times: Iterable[float]) -> tuple[float, ...]:
-    """`times` as floats, checked: finite, strictly decreasing, at least one step."""
+    """Return `times` as floats; they must be finite, strictly decreasing and at least two."""
     grid = tuple(float(t) for t in times)
     if len(grid) < 2:
         raise TACacheError(f"times must hold at least two numbers (one step), not {len(grid)}")
@@ -52,7 +52,7 @@ def step_lengths(times: Sequence[float]) -> tuple[float, ...]:
 
 
 def break_steps(times: Sequence[float], breaks: Iterable[float]) -> tuple[int, ...]:
-    """The step each break falls on: the first that starts below it, where one follows another."""
+    """The step of each break: the first that starts below it, unless that is the run's first."""
     found = {next((n for n, t in enumerate(times[:-1]) if t < b), 0) for b in breaks}
     return tuple(sorted(found - {0}))
 
@@ -60,7 +60,7 @@ def break_steps(times: Sequence[float], breaks: Iterable[float]) -> tuple[int, .
 def interpolate(
     at: Sequence[float], nodes: Sequence[float], values: Sequence[float]
 ) -> tuple[float, ...]:
-    """`values` at decreasing `nodes`, linear in t between them and constant beyond their ends."""
+    """Interpolate `values` at decreasing `nodes` linearly; beyond the ends they are constant."""
     ascending = np.interp(at, np.asarray(nodes)[::-1], np.asarray(values)[::-1])
     return tuple(float(value) for value in ascending)
 

@@ -1,7 +1,7 @@
-"""Host: samplers in the manner of k-diffusion, on flow models (as ComfyUI runs them).
+"""A host for samplers in the manner of k-diffusion on flow models, as ComfyUI runs them.
 
-There a model is `model(x, sigma, **extra_args) -> denoised`, with one sigma a sample. For a flow
-sigma is t, and the velocity is (x - denoised) / sigma.
+In k-diffusion a model is `model(x, sigma, **extra_args) -> denoised`, with one sigma a sample. For
+a flow sigma is t, and the velocity is (x - denoised) / sigma.
 """
 
 import logging
@@ -86,7 +86,7 @@ def sample_recorded(
     host: Origin | None = None,
     breaks: Sequence[float] = (),
 ) -> Tensor:
-    """Plain Euler, every step evaluated; `record` gets the run's profile when it is done."""
+    """Sample by plain Euler at every step, and hand the run's profile to `record` at the end."""
     times = profile_times(_levels(sigmas.tolist()))
     run = _Run(model, sigmas, extra_args or {}, x.new_ones([len(x)]))
 
@@ -118,7 +118,7 @@ def calibrate(
     host: Origin | None = None,
     breaks: Sequence[float] = (),
 ) -> Profile:
-    """The profile of a full run from `x` (samples along dim 0); merge those of several."""
+    """The profile of a full run from `x` (samples along dim 0); `Profile.merge` joins several."""
     found: list[Profile] = []
     sample_recorded(
         model, x, sigmas, extra_args, callback, disable,
@@ -157,7 +157,7 @@ def velocity_of(model: Denoiser, extra_args: dict[str, Any] | None = None) -> Ve
 
 
 def plan_for_sigmas(plan: Plan, sigmas: Sequence[float]) -> Plan:
-    """The plan for a run over these sigmas; an error where it cannot be had.
+    """The plan for a run over these sigmas, or an error where there is none.
 
     Sigmas that are a stretch of the plan's own keep its anchors. On others it is planned again from
     its rates; a fitted plan takes another shift of as many steps, with a warning.
@@ -174,7 +174,7 @@ def plan_for_sigmas(plan: Plan, sigmas: Sequence[float]) -> Plan:
 def plan_from_profile(
     profile: Profile, sigmas: Sequence[float], evaluations: int, breaks: Sequence[float] = ()
 ) -> Plan:
-    """The plan with so many evaluations on these sigmas; all steps where there are no more.
+    """The plan with so many evaluations on these sigmas, or with every step if there are fewer.
 
     Where the paper's longest interval asks for more evaluations, intervals are as long as needed.
     """

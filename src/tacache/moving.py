@@ -54,7 +54,7 @@ def moved_to(
     level: int = logging.WARNING,
     hint: str = "",
 ) -> Plan:
-    """The plan on the grid of a run, said in the log where that is another than its own.
+    """The plan on the grid of a run; the log says where that differs from the plan's own grid.
 
     A fitted plan moves to other noise levels of as many steps only; `hint` says what sets the grid.
     """
@@ -83,7 +83,7 @@ def moved_to(
 
 
 def can_move(plan: Plan) -> bool:
-    """Whether the plan keeps what it was made from; a damped one fits its own anchors only."""
+    """Whether the plan holds what it was made from; a damped one is for its own anchors only."""
     kept = (plan.magnitude, plan.direction, plan.tau_k, plan.tau_d, plan.max_skip)
     return plan.rule in PROFILE_RULES and None not in kept
 

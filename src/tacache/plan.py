@@ -182,7 +182,7 @@ class Plan(FileRecord):
 
 
 def check_plan(plan: object) -> None:
-    """Whatever else is given in its place is named, with the way to a plan."""
+    """Refuse what is not a plan, with a hint how to get one."""
     if not isinstance(plan, Plan):
         raise PlanError(
             f"a plan is needed, not a {type(plan).__name__}: Plan.load reads one from a file, "

@@ -24,7 +24,7 @@ class Batch(NamedTuple):
 def batches(
     noise: Tensor, condition: Condition | None = None, batch_size: int | None = None
 ) -> Iterator[Batch]:
-    """`noise` along dim 0, its condition sliced alike; in one batch unless a size is given."""
+    """Cut noise along dim 0, and its condition with it; without a size there is one batch."""
     check_noise(noise)
     if batch_size is not None and batch_size < 1:
         raise HostError(f"batch_size is at least 1, not {batch_size}")
@@ -57,7 +57,7 @@ def check_noise(noise: Tensor) -> None:
 
 
 def check_velocity(v: Tensor, x: Tensor) -> Tensor:
-    """`v`, if it is a tensor with the shape of the state it was evaluated at."""
+    """Return `v` if it is a tensor with the shape of the state it was evaluated at."""
     if not isinstance(v, Tensor):
         raise HostError(f"the velocity must be a tensor, not {type(v).__name__}: unpack it first")
     if v.shape != x.shape:
@@ -66,7 +66,7 @@ def check_velocity(v: Tensor, x: Tensor) -> Tensor:
 
 
 def check_finite(x: Tensor) -> Tensor:
-    """`x`, if all of it is finite: for the end of a run, since it waits for the device.
+    """Return `x` if all of it is finite. Call it at the end of a run: it waits for the device.
 
     What is not finite on the way stays so to the end, so that one look is enough.
     """

@@ -94,18 +94,18 @@ def test_a_file_of_another_kind_is_left_alone(few, tmp_path):
     assert notes.read_text() == "do not lose this\n"
 
 
-def test_the_table_says_what_a_cache_inside_the_model_is_worth(few, tmp_path):
+def test_the_table_has_the_equivalent_evaluations_of_a_cache_inside_the_model(few, tmp_path):
     asked = ["--methods", "diffusers-fbcache,fewer", "--evaluations", "4", "--count", 1]
     made = run(*few, *asked)
     assert made.exit_code == 0, made.output
     (cache,) = (r for r in read_records(tmp_path / "out" / "r.jsonl") if r.worth is not None)
     assert cache.worth > cache.spent  # a skipped step is not quite free
     lines = {line.split()[1]: line.split() for line in made.stdout.splitlines() if "│" in line}
-    assert "worth" in made.stdout.split("fewer")[0]
+    assert "equivalent" in made.stdout.split("fewer")[0]
     assert lines["diffusers-fbcache"][7] == f"{cache.worth:.1f}"
     assert "amounts to; compare it by these" in made.stdout
     plain = run(*few, "--methods", "fewer", "--evaluations", "4", "-o", tmp_path / "plain.jsonl")
-    assert "worth" not in plain.stdout
+    assert "equivalent" not in plain.stdout
 
 
 def test_times_of_a_shared_device_are_told(capsys):

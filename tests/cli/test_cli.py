@@ -216,7 +216,7 @@ def test_demo_says_so_where_the_weights_are_missing(tmp_path, monkeypatch):
     assert_one_line(result, "the weights of tiny-flux are not in")
 
 
-@pytest.mark.parametrize("package", ["torchmetrics", "jinja2", "diffusers"])
+@pytest.mark.parametrize("package", ["torchmetrics", "jinja2", "matplotlib", "diffusers"])
 @pytest.mark.usefixtures("weights")
 def test_demo_without_the_models_packages_names_what_to_install(tmp_path, monkeypatch, package):
     without(monkeypatch, package)

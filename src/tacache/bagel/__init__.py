@@ -1,4 +1,4 @@
-"""BAGEL, by a user's own checkout: plans followed, profiles measured and plans fitted on it."""
+"""BAGEL by a user's own checkout: follow plans, measure profiles and fit plans on it."""
 
 from tacache.bagel.host import applied, apply, remove
 from tacache.bagel.inferencer import calibrate, fit_plan, fit_plans

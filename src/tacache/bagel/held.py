@@ -1,4 +1,4 @@
-"""Calls of BAGEL, held: their steps are bound once and evaluated at any state and time.
+"""Held calls of BAGEL: their steps are bound once and evaluated at any state and time.
 
 BAGEL's code for a step takes the time as an argument, so one held call is evaluated off its grid
 too. A call is made once: its steps are bound and its picture waits, and nothing of the model stays
@@ -135,7 +135,7 @@ class BagelRun:
 
 
 class BagelSteps(EulerWalk):
-    """As BAGEL steps: each one adds a product that is rounded to the velocity's dtype."""
+    """BAGEL's own steps: each adds a product that is rounded to the velocity's dtype."""
 
     def move(self, x: Tensor, v: Tensor, n: int, m: int) -> Tensor:
         """Every step on the way with the same velocity, as the model's loop makes them."""

@@ -96,7 +96,7 @@ def remove(model: Any) -> None:
 
 @contextmanager
 def applied(model: Any, plan: Plan) -> Iterator[Following]:
-    """`apply` for the length of a `with` block; what was there before comes back, come what may.
+    """`apply` for the length of a `with` block; afterwards the former plan is put back, if any.
 
     The block's value says in `run_plan` how the latest run was planned.
     """
@@ -116,7 +116,7 @@ def without_plan(model: Any) -> Iterator[None]:
 
 @contextmanager
 def watching(model: Any, watcher: Watcher) -> Iterator[None]:
-    """Ask `watcher` for the velocities of the model's runs; a plan in force makes room for it."""
+    """Ask `watcher` for the velocities of the model's runs, and no plan meanwhile."""
     with replaced(model, **shadows(model, watcher)):
         yield
 
@@ -159,7 +159,7 @@ def followed_plan(model: Any) -> Plan | None:
 
 @contextmanager
 def without_autocast() -> Iterator[None]:
-    """Arithmetic of ours is in float32, whatever the model's is; x and v may be on two devices."""
+    """Switch autocast off on all devices that x and v may be on: we calculate in float32."""
     with ExitStack() as stack:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
@@ -200,7 +200,7 @@ def plain_method(model: Any, name: str) -> Any:
 
 
 def check_taylorseer(model: Any, asked: bool = False) -> None:
-    """BAGEL's own cache is no ground to build on: it stays on in the layers after a run."""
+    """Refuse a model whose own cache TaylorSeer is on: it stays in the layers after a run."""
     if asked:
         raise HostError("enable_taylorseer=True does not go with a plan or a calibration: leave it")
     if any(getattr(module, FLAG, False) for module in model.language_model.modules()):

@@ -102,7 +102,7 @@ def fit_plans(
 
 
 def only_process() -> Processes:
-    """The one process that BAGEL runs in; several of a launcher are refused."""
+    """Return the one process that BAGEL runs in; refuse several processes of a launcher."""
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise HostError("bagel runs in one process: leave torchrun (device=auto uses all GPUs)")
     return ALONE
@@ -227,7 +227,7 @@ class BagelHost:
         return {**call, "num_timesteps": steps + 1}
 
     def _shown(self, call: Call) -> Call:
-        """The plain arguments of the inferencer; those of a function are its own affair."""
+        """The inferencer's arguments for the origin; those of a user's function are not known."""
         plain = bool | int | float | str
         own = call if self._generate is None else {}
         return {name: value for name, value in own.items() if isinstance(value, plain)}

@@ -84,7 +84,7 @@ def with_autocast(inferencer: Any) -> Any:
 
 
 def import_checkout(path: Path) -> dict[str, Any]:
-    """The checkout's modules by name; the folder is on the import path only meanwhile."""
+    """Import the checkout's modules; its folder is on the import path only meanwhile."""
     _check_not_foreign(path)
     with _importable(path):
         try:
@@ -197,7 +197,7 @@ def _check_files(folder: Path, names: tuple[str, ...], what: str) -> None:
 
 
 def _check_not_foreign(path: Path) -> None:
-    """BAGEL's top-level names are common ones: another module of that name would be taken."""
+    """Refuse to import where another module already has one of BAGEL's common names."""
     for name in sorted({module.partition(".")[0] for module in MODULES}):
         loaded = sys.modules.get(name)
         if loaded is not None and not _lies_in(loaded, path):

@@ -59,7 +59,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def quiet(model: Any) -> Iterator[None]:
-    """No progress bar of BAGEL's own, one a run."""
+    """Switch off the progress bar that BAGEL shows for each run."""
     module = sys.modules.get(type(model).__module__)
     shown = hasattr(module, "tqdm")
     with replaced(module, tqdm=lambda items, **_: items) if shown else nullcontext():

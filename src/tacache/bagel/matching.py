@@ -1,4 +1,4 @@
-"""A plan and the BAGEL run it meets: the same grid and settings, or others."""
+"""Fit a plan to the BAGEL run it meets, whose grid and settings may be others."""
 
 import logging
 from typing import Any
@@ -16,7 +16,7 @@ SHOWN_BY_GRID = ("num_timesteps", "timestep_shift")
 
 
 def check_host(model: Any, plan: Plan) -> None:
-    """A plan for another kind of model is an error; other weights, a fine-tune, a warning."""
+    """Refuse a plan for another kind of model; warn of other weights, as of a fine-tune."""
     known, found = plan.host, denoiser_name(model)
     if known.kind not in ("bagel", "function"):
         what = known.pipeline or known.kind
@@ -27,7 +27,7 @@ def check_host(model: Any, plan: Plan) -> None:
 
 
 def fit_to_run(plan: Plan, run: Run) -> Plan:
-    """The plan for this run; an error where it cannot be had, a warning where it may do worse."""
+    """The plan for this run, or an error if there is none; warn where it may do worse."""
     _check_size(plan, run)
     if plan.evaluations < plan.steps:  # where nothing is rebuilt, settings change nothing
         _warn_of_settings(plan, run)
@@ -52,7 +52,7 @@ def _with_parts(plan: Plan, run: Run) -> Plan:
 
 
 def _warn_of_settings(plan: Plan, run: Run) -> None:
-    """Rates and weights belong to the guidance they were measured at."""
+    """Warn of guidance that differs from where rates and weights were measured."""
     known = plan.host.call or {}
     for name in SETTINGS:
         if name in SHOWN_BY_GRID or name not in known or known[name] == run.settings[name]:
@@ -64,7 +64,7 @@ def _warn_of_settings(plan: Plan, run: Run) -> None:
 
 
 def _check_size(plan: Plan, run: Run) -> None:
-    """Other channels are an error; another resolution gets a warning."""
+    """Refuse other channels; warn of another resolution."""
     known = plan.host.latent_shape
     if known is None:
         return

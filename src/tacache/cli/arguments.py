@@ -61,5 +61,5 @@ def words(text: str) -> list[str]:
 
 
 def check_folder(path: Path) -> None:
-    """Stop before the work where its files could not be put into this folder."""
+    """Refuse, before any work, a folder that its files could not be written into."""
     check_writable(path)

@@ -1,4 +1,4 @@
-"""What the command line asks of the model `bagel`: a checkout and weights of the user's."""
+"""What the commands know of the model `bagel`, a checkout and weights of the user's."""
 
 from pathlib import Path
 from typing import Any

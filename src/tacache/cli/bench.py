@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from tacache.lab.bench.suites import Suite
 
 SAME_PROMPTS = (
-    "the general prompts are those that all others are made ready on: --calibration FILE names "
+    "the general prompts are those that all others are tuned on: --calibration FILE names "
     "prompts of the model's own"
 )
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What every method draws, and what it is made ready on."""
+    """The samples that every method draws, and those that it is tuned on."""
 
     PANEL: ClassVar = SAMPLES
     count: Count = None
@@ -194,13 +194,16 @@ def _job(
     from tacache.lab.bench.jobs import Job
     from tacache.lab.following import read_answers
 
-    source, taught = hosts.prompts_of(model, prompts), hosts.prompts_of(model, samples.calibration)
+    source, calibration = (
+        hosts.prompts_of(model, prompts),
+        hosts.prompts_of(model, samples.calibration),
+    )
     metrics = words(measured.metrics)
     return Job(
         methods=chosen.methods,
         evaluations=chosen.evaluations,
         prompts=read_prompts(source)[: samples.count],
-        calibration=read_prompts(taught)[: chosen.calibration_count],
+        calibration=read_prompts(calibration)[: chosen.calibration_count],
         call=call,
         seeds=range(samples.seed, samples.seed + samples.seeds),
         calibration_source=samples.calibration,

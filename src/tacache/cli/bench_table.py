@@ -40,8 +40,8 @@ def _notes(records: Sequence["Record"]) -> Iterator[str]:
     """Yield what one must know to read the table."""
     if any(record.worth is not None for record in records):
         yield (
-            "worth: the evaluations that all work of a cache inside the model amounts to; compare "
-            "it by these"
+            "equivalent: the evaluations that all work of a cache inside the model amounts to; "
+            "compare it by these"
         )
     crowd = max((record.crowd for record in records), default=1)
     if crowd > 1:
@@ -67,9 +67,9 @@ def _value(record: "Record", metric: str) -> float | str | None:
 
 def _table(records: Sequence["Record"], metrics: Sequence[str]) -> Table:
     inside = any(record.worth is not None for record in records)
-    worth = ("worth",) if inside else ()
+    equivalent = ("equivalent",) if inside else ()
     table = Table(title="Means over samples, to full steps")
-    for heading in ("method", "asked", "evaluations", *worth, "seconds", "drift", *metrics):
+    for heading in ("method", "asked", "evaluations", *equivalent, "seconds", "drift", *metrics):
         justify: Literal["left", "right"] = "left" if heading == "method" else "right"
         table.add_column(heading, justify=justify, overflow="fold")
     groups: dict[tuple[str, int | None], list[Record]] = {}
@@ -82,7 +82,7 @@ def _table(records: Sequence["Record"], metrics: Sequence[str]) -> Table:
             Text(printable(method)),
             str(evaluations or ""),
             f"{fmean(record.spent for record in group):.4g}",
-            *([_worth(group)] if inside else []),
+            *([_equivalent(group)] if inside else []),
             f"{fmean(record.seconds or 0.0 for record in group):.2f}",
             f"{fmean(one.drift for one in compared):.4f}" if compared else "",
             *(_mean(group, metric) for metric in metrics),
@@ -95,7 +95,7 @@ def _mean(group: Sequence["Record"], metric: str) -> str:
     return f"{fmean(values):.{2 if 'psnr' in metric else 4}f}" if values else ""
 
 
-def _worth(group: Sequence["Record"]) -> str:
-    """Return what a cache inside the model costs in evaluations, as text; empty for others."""
+def _equivalent(group: Sequence["Record"]) -> str:
+    """Return the equivalent evaluations of a cache inside the model; other methods have none."""
     found = [record.worth for record in group if record.worth is not None]
     return f"{fmean(found):.1f}" if found else ""

@@ -120,7 +120,7 @@ def comparison_of(
 def check_packages(model: str) -> None:
     """Stop with what to install where the model or its page cannot be made here."""
     models.check(model)
-    for package in ("torchmetrics", "jinja2"):
+    for package in ("torchmetrics", "jinja2", "matplotlib"):
         if importlib.util.find_spec(package) is None:
             raise HostError(f"{model}'s demo needs the package {package}: {models.INSTALL}")
 

@@ -30,7 +30,7 @@ from tacache.prompts import read_prompts
 
 if TYPE_CHECKING:
     from tacache.lab.bench.records import Record
-    from tacache.lab.export.benchmarks import Sample
+    from tacache.lab.export.benchmarks import SampleFile
     from tacache.lab.export.orders import Order
 
 STEPS, CALIBRATION = 50, 8
@@ -38,7 +38,7 @@ STEPS, CALIBRATION = 50, 8
 
 @dataclass(frozen=True)
 class Way:
-    """By which method the samples are drawn."""
+    """The method that draws the samples."""
 
     PANEL: ClassVar = None  # among the options that one needs first
     plan: Annotated[Path | None, typer.Option(help="A plan file, in place of a method.")] = None
@@ -56,7 +56,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Samples:
-    """How many samples are drawn, and what a method is made ready on."""
+    """How many samples are drawn, and what a method is tuned on."""
 
     PANEL: ClassVar = SAMPLES
     samples: Annotated[
@@ -67,8 +67,8 @@ class Samples:
     calibration: Calibration = "calibration"
     calibration_count: CalibrationCount = None
 
-    def taught(self, model: str) -> dict[str, Any]:
-        """Return the prompts that a method is made ready on, and where they are from."""
+    def calibration_fields(self, model: str) -> dict[str, Any]:
+        """Return the prompts that a method is tuned on, and where they are from."""
         texts = read_prompts(hosts.prompts_of(model, self.calibration))
         count = self.calibration_count or CALIBRATION
         return {"calibration": texts[:count], "calibration_source": self.calibration}
@@ -76,7 +76,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Instead:
-    """What is done in the place of drawing."""
+    """What is done instead of drawing."""
 
     PANEL: ClassVar = "Instead of drawing"
     score: Annotated[
@@ -140,7 +140,7 @@ def export(
     if instead.dry_run:
         return _say_what_would_be(order, len(entries), wanted, folder, as_json)
     check_folder(folder)
-    order = replace(order, **samples.taught(model))
+    order = replace(order, **samples.calibration_fields(model))
     host = hosts.load(model, asked)
     with hosts.threads(model, host):
         _draw(host, order, entries, wanted, folder, as_json)
@@ -150,7 +150,7 @@ def _draw(
     host: Host,
     order: "Order",
     entries: Sequence[Any],
-    wanted: Sequence["Sample"],
+    wanted: Sequence["SampleFile"],
     folder: Path,
     as_json: bool,
 ) -> None:
@@ -185,19 +185,19 @@ def _order(benchmark: str, model: str, way: Way, call: Call, fps: int) -> "Order
 
 
 def _say_what_would_be(
-    order: "Order", prompts: int, samples: Sequence["Sample"], folder: Path, as_json: bool
+    order: "Order", prompts: int, wanted: Sequence["SampleFile"], folder: Path, as_json: bool
 ) -> None:
     """Print what an export would draw: samples, evaluations, and files that cannot be made."""
     each = order.evaluations_each
-    troubled = [sample for sample in samples if sample.trouble is not None]
+    troubled = [one for one in wanted if one.trouble is not None]
     facts = {
         "folder": str(folder),
         "prompts": prompts,
-        "samples": len(samples) - len(troubled),
+        "samples": len(wanted) - len(troubled),
         "method": order.name,
         "evaluations": each,
-        "first_file": samples[0].file,
-        "cannot_be": [{"prompt": one.prompt, "reason": one.trouble} for one in troubled],
+        "first_file": wanted[0].file,
+        "cannot_be": [{"prompt": one.sample.prompt, "reason": one.trouble} for one in troubled],
     }
     if as_json:
         return print_json(facts)
@@ -206,10 +206,10 @@ def _say_what_would_be(
     )
     say(f"{prompts} prompts, {facts['samples']} samples by {order.name}, {spent} steps each")
     if each is not None:
-        say(f"{each * (len(samples) - len(troubled))} evaluations in all, calibration apart")
+        say(f"{each * (len(wanted) - len(troubled))} evaluations in all, calibration apart")
     for one in troubled:
-        say(f"cannot be: {one.prompt!r}: {one.trouble}")
-    say(f"The first would be {folder / samples[0].file}; nothing was drawn")
+        say(f"cannot be: {one.sample.prompt!r}: {one.trouble}")
+    say(f"The first would be {folder / wanted[0].file}; nothing was drawn")
 
 
 def _report(records: Sequence["Record"], folder: Path, as_json: bool) -> None:

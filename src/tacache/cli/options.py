@@ -39,7 +39,7 @@ Seeds = Annotated[
 ]
 FirstSeed = Annotated[int, typer.Option(help="The first seed; the others count on from it.")]
 Calibration = Annotated[
-    str, typer.Option(help=f"The prompts that a method is made ready on. {PROMPTS_HELP}")
+    str, typer.Option(help=f"The prompts that a method is tuned on. {PROMPTS_HELP}")
 ]
 CalibrationCount = Annotated[
     int | None, typer.Option(min=1, help="How many of those prompts are used (default: 8).")
@@ -86,7 +86,7 @@ class Call:
 
 @dataclass(frozen=True)
 class FullCall(Call):
-    """The same for runs of all steps, whose number is then known."""
+    """The same options for full-step runs, where the number of steps has a default."""
 
     steps: Annotated[int, typer.Option(min=2, help="Steps of a full run.")] = 50
 

@@ -1,4 +1,4 @@
-"""What the command line asks of pipelines of diffusers: hub ids, folders, and models that ship."""
+"""What the commands know of diffusers' pipelines: hub ids, folders and models that ship."""
 
 from pathlib import Path
 from typing import Any

@@ -75,11 +75,7 @@ def plan(
         rule=paper.rule,  # type: ignore[arg-type]  # make_plan names the rules there are
     )
     made.save(target)
-    if as_json:
-        print_json({"file": str(target), **_plan_facts(made)})
-    else:
-        show_view(plan_view(made))
-        say(f"Written to {target}")
+    _print_written(made, target, as_json)
 
 
 def push(
@@ -133,11 +129,7 @@ def pull(
     if target.exists() and not force and target.read_bytes() != pulled.to_json().encode():
         raise TACacheError(f"{target} is there and is another plan: give -o, or --force")
     write_atomically(target, pulled.to_json())
-    if as_json:
-        print_json({"file": str(target), **_plan_facts(pulled)})
-    else:
-        show_view(plan_view(pulled))
-        say(f"Written to {target}")
+    _print_written(pulled, target, as_json)
 
 
 def show(
@@ -193,6 +185,14 @@ def _plan_path(profile: Path) -> Path:
 def _stem(file: Path) -> str:
     """Return the name of a profile or plan file without its suffixes."""
     return file.name.removesuffix(".json").removesuffix(".profile").removesuffix(".plan")
+
+
+def _print_written(made: Plan, target: Path, as_json: bool) -> None:
+    """Print a plan that was written to a file, and where."""
+    if as_json:
+        return print_json({"file": str(target), **_plan_facts(made)})
+    show_view(plan_view(made))
+    say(f"Written to {target}")
 
 
 def _plan_facts(made: Plan) -> dict[str, Any]:

@@ -15,10 +15,10 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Where files go; `report` where no other is named."),
+        typer.Option("--out", "-o", help="The folder for files (default: report)."),
     ] = None,
     into: Annotated[
-        Path | None, typer.Option(help="Make the marked tables of this Markdown file anew.")
+        Path | None, typer.Option(help="Renew the marked tables of this Markdown file.")
     ] = None,
     pictures: Annotated[
         float, typer.Option(min=0, help="How many MiB of pictures the page may hold.")
@@ -31,9 +31,9 @@ def report(
     tables, plot, pictures side by side; one file that fetches nothing), Markdown and CSV tables,
     figures as SVG and PNG, and summary.json.
 
-    With --into, tables stand between <!-- tacache report: NAME --> and <!-- end -->, where NAME is
-    the study's and quantities may follow it, and top=8 for ours and the best 8 others; a folder is
-    written only if it is named.
+    --into renews the tables of a Markdown file; a folder is then written only if -o names one. A
+    table stands between <!-- tacache report: NAME --> and <!-- end -->. NAME is that of a study.
+    Quantities may follow it, and top=8, which keeps our methods and the best 8 others.
 
     [bold]Examples[/bold]
 

@@ -1,4 +1,4 @@
-"""Every flow pipeline of diffusers, by swapping its scheduler for one that carries a plan."""
+"""Plans for every flow pipeline of diffusers: its scheduler is swapped for one with a plan."""
 
 try:
     import diffusers as _diffusers  # noqa: F401

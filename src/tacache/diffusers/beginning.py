@@ -82,7 +82,7 @@ class BeginsRun:
         self._sigmas_version = self.sigmas._version
 
     def _read_call(self, before: Stepper | None) -> RunningCall:
-        """The call that has prepared this run; what it says of the run before is told."""
+        """Read the call that prepared this run; warn if the run before it was cut short."""
         call, place = running_call(self), self._place
         if before is not None and not self._is_told and (before.step or repeats(place, call.place)):
             tell_unfinished(before)
@@ -100,7 +100,7 @@ class BeginsRun:
 
     @property
     def strength(self) -> float | None:
-        """Where the plan starts, as `apply` was told."""
+        """The strength that `apply` was given: where the plan starts."""
         return self.said.strength
 
     @property
@@ -109,14 +109,14 @@ class BeginsRun:
         return None if self._stepper is None else self._stepper.plan
 
     def tell_unfinished(self) -> str | None:
-        """Warn of a last run that ended before its plan did, once; what was said."""
+        """Warn once if the last run ended before its plan did, and return the warning."""
         if self._stepper is None or self._is_told:
             return None
         self._is_told = True
         return tell_unfinished(self._stepper)
 
     def _check_begin(self, begin: int) -> None:
-        """A pipeline that starts in mid-run would count its start in anchors."""
+        """Refuse a start in mid-run: the pipeline would count its start in anchors."""
         if self._stepper is None or begin == self._begun:
             return
         if not self._skips_nothing:
@@ -137,7 +137,7 @@ class BeginsRun:
         return not skips and not self.said.is_midway
 
     def _note_noise(self) -> None:
-        """The pipeline mixes a picture with noise: it may start midway without having said so."""
+        """Note that the pipeline mixes a picture with noise, so that it may start midway."""
         self._has_noise = True
         unsaid = not self._is_read and self.strength is None
         if self._stepper is not None and unsaid and not self._skips_nothing:

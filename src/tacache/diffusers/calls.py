@@ -155,7 +155,10 @@ def run_breaks(pipeline: Any, call: dict[str, Any]) -> tuple[float, ...]:
 
 
 def _boundary_level(scheduler: Any, ratio: float) -> float:
-    """Wan 2.2: timesteps below `ratio` of all run the second expert; some are cut to integers."""
+    """The level below which Wan 2.2 runs its second expert, `ratio` of all timesteps.
+
+    Some schedulers cut timesteps to integers.
+    """
     timesteps = scheduler.config.num_train_timesteps
     boundary = ratio * timesteps
     whole = not scheduler.timesteps.is_floating_point()

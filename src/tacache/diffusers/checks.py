@@ -1,4 +1,4 @@
-"""What must hold for a run to follow a plan, checked where the run begins: one list of checks.
+"""The checks of a call before its run follows a plan.
 
 A plan changes what a pipeline counts in turns of its loop. Each check stops the run where the
 result would be wrong, and warns where it would only differ by more than the plan's steps.
@@ -43,7 +43,7 @@ def check_call(call: RunningCall, plan: Plan, said: Said = Said()) -> None:  # n
 
 
 def warn_unread(call: RunningCall, said: Said) -> bool:
-    """Say what could not be checked of a call that could not be read; whether that was needed."""
+    """Warn of what could not be checked in a call; return whether a warning was needed."""
     if call.is_read or said.everything:
         return False
     logger.warning(
@@ -57,7 +57,7 @@ def warn_unread(call: RunningCall, said: Said) -> bool:
 
 
 def _check_strength(call: RunningCall, plan: Plan, said: Said) -> None:
-    """A start in mid-run is set with the plan, not in the call."""
+    """Refuse a call that starts in mid-run: `apply` sets the start instead."""
     argument = "denoise_strength" if "denoise_strength" in call.arguments else "strength"
     asked = as_number(call.arguments.get(argument))
     if asked is None or asked >= 1:
@@ -74,7 +74,7 @@ def _check_strength(call: RunningCall, plan: Plan, said: Said) -> None:
 
 
 def _check_experts(call: RunningCall, plan: Plan, said: Said) -> None:
-    """A loop that is not of diffusers may run a second expert from a level that nobody told."""
+    """Refuse a second expert in a foreign loop unless the user gave its level."""
     known = getattr(call.pipeline, "config", {}).get("boundary_ratio") is not None
     if call.is_of_diffusers or known or said.breaks is not None:
         return
@@ -89,14 +89,14 @@ def _check_experts(call: RunningCall, plan: Plan, said: Said) -> None:
 
 
 def _check_guiders(call: RunningCall, plan: Plan, said: Said) -> None:
-    """A guider may do something else at some iterations."""
+    """Refuse guiders that act differently at some iterations of the loop."""
     for guider in enabled_guiders(call.pipeline):
         totals = (plan.steps, plan.evaluations)
         check_guider(call.name, guider, totals, allowed=said.breaks is not None)
 
 
 def _check_schedule(call: RunningCall, plan: Plan, said: Said) -> None:
-    """A list of guidance scales has one for each iteration."""
+    """Refuse a list of guidance scales, which has one scale for each iteration."""
     schedule = call.arguments.get("guidance_schedule")
     if schedule is not None and len({float(scale) for scale in schedule}) > 1:
         raise HostError(
@@ -106,7 +106,7 @@ def _check_schedule(call: RunningCall, plan: Plan, said: Said) -> None:
 
 
 def _check_counted(call: RunningCall, plan: Plan, said: Said) -> None:
-    """Arguments that mean another iteration where there are fewer."""
+    """Refuse arguments that count iterations, which mean others where there are fewer."""
     for argument, neutral in _COUNTED.items():
         value = call.arguments.get(argument, neutral)
         values = value if isinstance(value, list | tuple) else [value]
@@ -118,7 +118,7 @@ def _check_counted(call: RunningCall, plan: Plan, said: Said) -> None:
 
 
 def _check_callbacks(call: RunningCall, plan: Plan, said: Said) -> None:
-    """Diffusers' own callbacks end guidance or an adapter after a number of iterations."""
+    """Refuse diffusers' callbacks that end guidance or an adapter after some iterations."""
     given = [one for one in call.arguments.values() if isinstance(one, _CALLBACKS)]
     while given:
         one = given.pop()
@@ -152,7 +152,7 @@ def _warn_of_momentum(call: RunningCall, plan: Plan, said: Said) -> None:
 
 
 def _warn_of_mean_flow(call: RunningCall, plan: Plan, said: Said) -> None:
-    """A MeanFlow model is told where its step ends, which is the next anchor under a plan."""
+    """Warn of MeanFlow models: they are told where a step ends, which is the next anchor."""
     if getattr(getattr(denoiser(call.pipeline), "config", None), "use_meanflow", False):
         logger.warning(
             "the model of %s is told where each step ends (use_meanflow), and that is the next "

@@ -1,4 +1,4 @@
-"""Runs that end before their plan does: found at the next occasion, and said."""
+"""Runs that ended before their plan did are found at the next occasion and warned of."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from tacache.stepper import Stepper
 
 
 def tell_unfinished(stepper: Stepper) -> str | None:
-    """Warn of a walk that did not reach its end; what was said."""
+    """Warn if a walk did not reach its end, and return the warning."""
     found = unfinished(stepper)
     if found is not None:
         logger.warning(found)
@@ -15,7 +15,7 @@ def tell_unfinished(stepper: Stepper) -> str | None:
 
 
 def unfinished(stepper: Stepper) -> str | None:
-    """Why the result of this walk is not that of its plan; None where it is."""
+    """Return why the result of this walk is not that of its plan, or None."""
     plan = stepper.plan
     if stepper.step >= plan.steps:
         return None

@@ -1,4 +1,4 @@
-"""Whom a plan was made for: a pipeline's fingerprint, and whether another one fits it."""
+"""The fingerprint of the pipeline that a plan was made for, and whether another one fits."""
 
 import json
 import logging
@@ -15,13 +15,13 @@ logger = logging.getLogger("tacache.diffusers")
 
 
 def check_host(pipe: Any, plan: Plan) -> None:
-    """Another architecture is an error; another model of the same one, a fine-tune, a warning."""
+    """Refuse a plan for another architecture; warn if it is for another model, as a fine-tune."""
     check_architecture(pipe, plan)
     plan.host.warn_of_model(model_name(pipe), logger)
 
 
 def check_architecture(pipe: Any, plan: Plan) -> None:
-    """A plan for another network is an error."""
+    """Refuse a plan that was made for another network."""
     known, found = plan.host.denoiser, denoiser_name(pipe)
     if known is not None and known != found:
         raise HostError(f"the plan was made for {known}, this pipeline runs {found}: calibrate it")

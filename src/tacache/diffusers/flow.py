@@ -9,7 +9,7 @@ STOCHASTIC = {"SASolverScheduler", "FlowMatchLCMScheduler", "LCMScheduler", "SCM
 
 
 def check_flow_scheduler(scheduler: Any) -> None:
-    """Raise with the reason where a plan cannot ride in this scheduler."""
+    """Raise with the reason if this scheduler cannot carry a plan."""
     reason = _refusal(scheduler)
     if reason is not None:
         raise HostError(f"{type(scheduler).__name__} cannot carry a plan: {reason}")

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from tacache.diffusers.derived import like, subclass
 from tacache.diffusers.host import plain_scheduler
-from tacache.diffusers.recording import like, subclass
 from tacache.errors import HostError
 
 Times = tuple[float, ...]
 
 
 def on_grid(pipe: Any, times: Times) -> Any:
-    """The pipeline object again, with the same modules and these noise levels."""
+    """Copy the pipeline object, with the same modules and with these noise levels."""
     plain, copied = plain_scheduler(pipe), copy.copy(pipe)
     copied.scheduler = like(plain, grid_scheduler(plain.__class__, times))
     return copied
@@ -31,7 +31,7 @@ def grid_scheduler(parent: type, times: Times) -> Any:
         plain_set_timesteps(self, *args, **kwargs)
         _set_levels(self, times)
 
-    return subclass("Grid", parent, set_timesteps=set_timesteps)
+    return subclass("Grid", parent, {"set_timesteps": set_timesteps})
 
 
 def _set_levels(scheduler: Any, times: Times) -> None:

@@ -10,6 +10,7 @@ from diffusers import ModularPipeline
 
 from tacache.diffusers.calls import as_number, can_start_midway
 from tacache.diffusers.checks import Said
+from tacache.diffusers.derived import copy_shift, like
 from tacache.diffusers.fingerprint import check_host
 from tacache.diffusers.flow import check_flow_scheduler
 from tacache.diffusers.matching import warn_of_solver
@@ -52,9 +53,8 @@ def apply(
     warn_of_solver(plan, plain)
     if said.is_midway and said.breaks is None and not can_start_midway(pipe):
         raise HostError(f"{type(pipe).__name__} starts from noise alone: it has no strength to set")
-    carrier: Any = plan_scheduler(plain.__class__)
-    scheduler = carrier.from_config(plain.config, plan=json.loads(plan.to_json()), **said._asdict())
-    _set_shift(scheduler, plain)
+    carrier = plan_scheduler(plain.__class__)
+    scheduler = like(plain, carrier, plan=json.loads(plan.to_json()), **said._asdict())
     scheduler._plain, scheduler._applied_to = plain, weakref.ref(pipe)
     _put(pipe, scheduler)
 
@@ -86,7 +86,7 @@ def applied(
     strength: float | None = None,
     breaks: Iterable[float] | None = None,
 ) -> Iterator[Any]:
-    """`apply` for the length of a `with` block; what was there before comes back, come what may."""
+    """`apply` for the length of a `with` block; afterwards the former scheduler is put back."""
     before = pipe.scheduler
     apply(pipe, plan, strength=strength, breaks=breaks)
     scheduler = pipe.scheduler
@@ -123,12 +123,6 @@ def _put(pipe: Any, scheduler: Any) -> None:
     pipe.scheduler = scheduler
 
 
-def _set_shift(scheduler: Any, other: Any) -> None:
-    """The other's shift, which `set_shift` changes without the configuration."""
-    if hasattr(other, "_shift"):
-        scheduler._shift = other._shift
-
-
 def plain_scheduler(pipe: Any) -> Any:
     """The pipeline's own scheduler, without a plan; an error where it cannot carry one."""
     name = type(pipe).__name__
@@ -145,7 +139,7 @@ def plain_scheduler(pipe: Any) -> Any:
             config = {k: v for k, v in scheduler.config.items() if k not in OURS}
             plain: Any = parent_class(type(scheduler))
             original = plain.from_config(config)
-        _set_shift(original, scheduler)
+        copy_shift(scheduler, original)
         return original
     check_flow_scheduler(scheduler)
     return scheduler

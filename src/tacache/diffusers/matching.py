@@ -1,4 +1,4 @@
-"""A plan and the run it meets: the same grid or another, the same latents or others."""
+"""Fit a plan to the run it meets, whose grid and latents may be others than the plan's."""
 
 from typing import Any, TypeGuard
 
@@ -25,7 +25,7 @@ SOLVER_OPTIONS = (
 
 
 def fit_to_run(plan: Plan, times: tuple[float, ...], start: int = 0) -> Plan:
-    """The plan for this run's grid, from step `start` on; an error where it cannot be had."""
+    """The plan for this run's grid from step `start` on, or an error if there is none."""
     grid = times[start:]
     if same_grid(plan.times, grid):
         return plan
@@ -50,7 +50,7 @@ def with_parts(plan: Plan, breaks: tuple[float, ...]) -> Plan:
 
 
 def warn_of_guidance(plan: Plan, call: dict[str, Any]) -> None:
-    """Weights are fitted at some guidance; outside of it they lose, the more the farther it is."""
+    """Warn if fitted weights are used at another guidance than they were fitted at."""
     known = plan.host.call or {}
     for name in GUIDANCE:
         values = (plan.varied or {}).get(name, (known.get(name),))
@@ -68,7 +68,7 @@ def warn_of_guidance(plan: Plan, call: dict[str, Any]) -> None:
 
 
 def warn_of_solver(plan: Plan, scheduler: Any) -> None:
-    """Weights are fitted to one solver's steps; another, or other options of it, may lose."""
+    """Warn if fitted weights are used with another solver, or with other options of it."""
     known, found = plan.host.scheduler, type(scheduler).__name__
     if plan.rule != "fitted" or plan.host.kind != "diffusers" or known is None:
         return
@@ -87,7 +87,7 @@ def warn_of_solver(plan: Plan, scheduler: Any) -> None:
 
 
 def check_latent_shape(plan: Plan, shape: tuple[int, ...]) -> None:
-    """Another kind of latent is an error; another size of the same kind gets a warning."""
+    """Refuse latents of another kind; warn of another size of the same kind."""
     known = plan.host.latent_shape
     if known is None or known == shape:
         return

@@ -1,4 +1,4 @@
-"""Full runs of a pipeline seen from inside its scheduler, and measured as they go."""
+"""Full runs of a pipeline, measured from inside its scheduler as they go."""
 
 import functools
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tacache.calibration import Recorder
 from tacache.diffusers.calls import calling_pipeline, run_breaks
+from tacache.diffusers.derived import like, subclass
 from tacache.diffusers.flow import run_times
 from tacache.diffusers.host import plain_scheduler
 
@@ -59,19 +60,4 @@ def recording_scheduler(parent: type) -> Any:
         self.watcher.see(self, model_output)
         return result
 
-    return subclass("Recording", parent, step=step, watcher=Watcher())
-
-
-def subclass(name: str, parent: type, **members: Any) -> Any:
-    """A scheduler class with other members, which pipelines take for its parent."""
-    if not hasattr(parent, "scale_model_input"):  # Bria calls it on every class but the plain one
-        members["scale_model_input"] = lambda self, sample, *args, **kwargs: sample
-    return type(f"{name}{parent.__name__}", (parent,), members)
-
-
-def like(plain: Any, kind: Any) -> Any:
-    """A scheduler of this kind with the configuration of another."""
-    made = kind.from_config(plain.config)
-    if hasattr(plain, "_shift"):  # set_shift changes it without the configuration
-        made._shift = plain._shift
-    return made
+    return subclass("Recording", parent, {"step": step, "watcher": Watcher()})

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tacache.diffusers.beginning import BeginsRun
 from tacache.diffusers.checks import Said
+from tacache.diffusers.derived import subclass
 from tacache.diffusers.matching import check_latent_shape
 from tacache.errors import HostError
 from tacache.stepper import Stepper
@@ -179,10 +180,9 @@ def plan_scheduler(parent: type) -> type:
     for name in ("scale_noise", "add_noise"):
         if hasattr(plain, name):
             members[name] = noticing(getattr(plain, name))
-    if not hasattr(parent, "scale_model_input"):  # Bria calls it on every class but the plain one
-        members["scale_model_input"] = lambda self, sample, *args, **kwargs: sample
     _add_parameters(__init__, "plan", "strength", "breaks")
-    return type(f"{PREFIX}{parent.__name__}", (FollowsPlan, parent), members)
+    made: type = subclass(PREFIX, parent, members, FollowsPlan)
+    return made
 
 
 def parent_class(scheduler_class: type) -> type:

@@ -1,4 +1,4 @@
-"""A pipeline's own solver apart from its run: one run's steps, and those of a fit's samples."""
+"""A pipeline's own solver outside of its loop, for one run and for the samples of a fit."""
 
 import copy
 from collections.abc import Sequence
@@ -36,9 +36,9 @@ class Solver:
         return x_next
 
     def tried(self, basis: Sequence[Tensor], x: Tensor, m: int) -> Tensor:
-        """The states at step m with no velocity, and with each of a basis; it stays where it is.
+        """Return the states at step m by no velocity and by each of a basis; stay at this step.
 
-        All at once, along a new first dimension, and not in less than float32.
+        They lie along a new first dimension, in float32 or better.
         """
         other = Solver(self._scheduler, self._first, self._loop)
         other.n, dtype = self.n, torch.promote_types(x.dtype, torch.float32)
@@ -87,7 +87,7 @@ class SolverWalk:
     def columns(
         self, x: Tensor, basis: Sequence[Tensor], wanted: Tensor, n: int, m: int
     ) -> tuple[Sequence[Tensor], Tensor]:
-        """By trial: how far each velocity alone leads from where none at all does."""
+        """Try each velocity alone: how far it leads from where no velocity at all leads."""
         if not self.solvers:
             return basis, x
         span = self.times[n] - self.times[m]

@@ -87,9 +87,9 @@ def best_anchors(errors: Floats, growth: Sequence[float], evaluations: int) -> t
 
 
 def growth_between(steps: int, probed: Sequence[int], grown: Sequence[float]) -> list[float]:
-    """How many times larger an error made at each step is at the end, from a few that were probed.
+    """How many times an error made at each step has grown at the end, from a few probed steps.
 
-    Interpolated in the logarithm; an error made in the last step is what it is.
+    The logarithm is interpolated; an error made in the last step does not grow.
     """
     logs = np.interp(np.arange(steps + 1), [*probed, steps], [*np.log(grown), 0.0])
     return [float(value) for value in np.exp(logs)]

@@ -1,6 +1,6 @@
 """Weights in lock-step: fit one interval over all samples, advance all with it, fit the next.
 
-Each interval so repairs the drift of those before it. Only inner products of each sample's
+So each interval repairs the drift of those before it. Only inner products of each sample's
 velocities are needed for a fit, so that several processes need to exchange those alone.
 """
 
@@ -64,7 +64,7 @@ class Problem(NamedTuple):
         return break_steps(self.runs.times, self.runs.breaks)
 
     def interval(self, anchors: Sequence[int], i: int) -> tuple[int, int]:
-        """The steps between which anchor number i leads."""
+        """The steps at which the interval of anchor number i begins and ends."""
         return anchors[i], (*anchors, len(self.runs.times) - 1)[i + 1]
 
 
@@ -131,7 +131,7 @@ def drift_of(problem: Problem, x: Tensor, ends: Tensor | None = None) -> dict[in
 
 
 def log_drift(fit: Fit) -> list[float]:
-    """Of each sample, by rising numbers."""
+    """The logarithm of each sample's drift, in the order of the samples' numbers."""
     return [math.log(max(fit.drift[i], 1e-12)) for i in sorted(fit.drift)]
 
 

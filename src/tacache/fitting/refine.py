@@ -77,7 +77,7 @@ def refine(problem: Problem, fit: Fit, budget: int) -> tuple[Weights, int]:
 
 
 def needed(held_out: int, evaluations: int) -> int:
-    """About the fewest evaluations that refining takes, with a few weights an interval."""
+    """The evaluations that refining takes at least, roughly, with a few weights an interval."""
     slopes = round(USUAL * evaluations * (evaluations - 1) / 2)
     trial = len(DAMPINGS) * evaluations
     return FEWEST * (slopes + trial) + held_out * trial

@@ -60,7 +60,7 @@ class FunctionRuns:
         self.together, self.job = condition is None, ""
 
     def evaluate(self, x: Tensor, step: int, chosen: Sequence[int]) -> Tensor:
-        """One call of the function a batch."""
+        """Call the function once for each batch."""
         picked = {name: _picked(values, chosen) for name, values in (self.condition or {}).items()}
         found = torch.cat(
             [
@@ -75,7 +75,7 @@ class FunctionRuns:
         return found
 
     def gathered(self, mine: Mapping[int, Value]) -> dict[int, Value]:
-        """All samples are here."""
+        """The values as they are: all samples are in this process."""
         return dict(mine)
 
     @contextmanager
@@ -94,7 +94,7 @@ class FunctionRuns:
 
 
 def check_finite(v: Tensor, step: int, sample: str) -> None:
-    """A velocity that is no number ends the fit with the sample's name."""
+    """Raise with the sample's name where a velocity is not finite."""
     if not bool(torch.isfinite(v).all()):
         raise HostError(f"{sample}: the velocity at step {step} is infinite or not a number")
 

@@ -1,4 +1,4 @@
-"""Anchors by what they lead to: how strongly growth weighs, then single anchors, one at a time.
+"""Search anchors by the final error: first the weight of the growth, then single anchors.
 
 The dynamic program's anchors depend on how errors are said to grow, and that is measured on a few
 samples only. A line search over the power of that growth, on all samples, is a search in one number

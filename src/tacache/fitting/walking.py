@@ -59,5 +59,5 @@ class EulerWalk:
 
 
 def walk_of(runs: object, times: Sequence[float], chosen: Sequence[int]) -> Walk:
-    """The walk of these runs' own solver, else Euler's."""
+    """A walk by these runs' own solver, or by Euler if they have none."""
     return runs.walk(chosen) if isinstance(runs, HasSolver) else EulerWalk(times)

@@ -1,7 +1,7 @@
 """What a host offers, and calibrate, fit and generate written once on top of it.
 
 A host runs a model: a pipeline of diffusers, BAGEL, or anything that fills in `Host`. Each verb
-here takes one and works on all of them; the hosts' own packages put their names before it.
+here takes a host of any kind. The packages of the hosts offer the same verbs for their own models.
 """
 
 from tacache.host.calibration import calibrate

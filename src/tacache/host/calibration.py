@@ -1,4 +1,4 @@
-"""Calibration on a host: the full runs of prompts and seeds, measured into one profile."""
+"""Calibration on a host: full runs of prompts and seeds are measured into one profile."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

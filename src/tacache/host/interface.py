@@ -1,4 +1,4 @@
-"""The interface of a host: what each verb asks of whatever runs the model."""
+"""The interface of a host: what calibrate, fit and generate ask of whatever runs a model."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -19,7 +19,7 @@ Pixels = NDArray[np.float32]  # (height, width, channels) in [0, 1]; a clip has 
 
 
 class OpenRun(Protocol):
-    """One sample's call, held in its loop: its velocities at any state, in any order."""
+    """One sample's call, held in its loop, which gives velocities at any state in any order."""
 
     @property
     def times(self) -> tuple[float, ...]:
@@ -49,7 +49,7 @@ class OpenRun(Protocol):
 
     @property
     def guidance(self) -> Callable[[float], object]:
-        """What guidance is at a time: evaluations with the same cost the same."""
+        """The guidance at a time; evaluations with equal guidance cost the same."""
 
     @property
     def grid(self) -> tuple[float, ...]:
@@ -71,23 +71,23 @@ class Host(Protocol):
 
     @property
     def family(self) -> str:
-        """The class that published settings of methods go by."""
+        """The name of the class that a method's published settings are listed under."""
 
     @property
     def pipe(self) -> Any:
-        """What it runs: a pipeline, an inferencer."""
+        """What it runs: a pipeline or an inferencer."""
 
     def check(self, call: Call, *, fitting: bool = False) -> None:
-        """Refuse with a reason, before any work, what cannot be calibrated or fitted."""
+        """Raise with the reason, before any work, if the call cannot be calibrated or fitted."""
 
     def processes(self) -> Processes:
         """The processes that share the work out; a host that runs in one refuses a launcher."""
 
     def identity(self, call: Call) -> object:
-        """What results depend on beside samples and arguments, as JSON can hold it."""
+        """What results depend on beside samples and arguments, as a value for JSON."""
 
     def quiet(self) -> AbstractContextManager[None]:
-        """No progress bars of the host's own meanwhile."""
+        """Switch off the host's own progress bars for the length of a `with` block."""
 
     def record(self, samples: Sequence[Sample], call: Call) -> Profile:
         """The profile of one call with full steps, which makes these samples together."""
@@ -101,20 +101,20 @@ class Host(Protocol):
         """
 
     def walk(self, runs: Sequence[Any], times: tuple[float, ...]) -> Walk:
-        """These open runs at step 0, to step on as the host itself does."""
+        """A walk of these open runs from step 0, which steps as the host itself does."""
 
     def follow(self, plan: Plan | None, call: Call) -> AbstractContextManager[Call]:
-        """Calls follow the plan meanwhile, or what the host carries where it is None.
+        """Make calls follow the plan in a `with` block; None keeps what the host carries.
 
-        The block's value is what to call the host with.
+        The block's value is the call to make.
         """
 
     def full(self) -> AbstractContextManager[None]:
-        """Calls make full steps meanwhile, whatever plan the host carries."""
+        """Make calls take full steps in a `with` block, whatever plan the host carries."""
 
     @property
     def run_plan(self) -> Plan | None:
-        """The plan as the latest call took it, while one is followed."""
+        """The plan that the latest call followed, moved to its grid; None without a plan."""
 
     def draw(self, sample: Sample, call: Call) -> Pixels:
         """The picture or clip of one sample, by a plain call."""

@@ -1,1 +1,1 @@
-"""Files: versioned JSON, finished work that outlives a kill, plans on a hub."""
+"""Files: versioned JSON, journals of finished work, and plans on a hub."""

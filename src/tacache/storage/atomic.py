@@ -1,4 +1,4 @@
-"""Files that are complete or not there: a draft beside a file takes its place when it is done."""
+"""Files that are complete or not there: a finished draft replaces the file in one move."""
 
 import os
 import tempfile
@@ -14,7 +14,7 @@ TRIAL = bytes(2**16)  # what a folder must take before long work begins
 
 @contextmanager
 def writing(target: Path) -> Iterator[Path]:
-    """An empty draft beside `target`, which replaces it when the block ends without an error.
+    """Give an empty draft beside `target`; it replaces the target if the block ends without error.
 
     The draft has a name of its own with the target's suffix, and is created exclusively, so that
     nothing that lay there before is written through. It is removed where the block fails. What the

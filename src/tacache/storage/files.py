@@ -42,7 +42,7 @@ class FileRecord(Frozen):
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the file in one move: a reader sees the old file or the new one, never half."""
+        """Write the file; who reads it meanwhile sees the old one or the new one, never half."""
         target, text = self.check_target(path), self.to_json()
         try:
             parse_json(text)
@@ -55,7 +55,7 @@ class FileRecord(Frozen):
 
     @classmethod
     def check_target(cls, path: str | os.PathLike[str]) -> Path:
-        """The path, if such a file can be written there: over nothing but one of its own kind."""
+        """Return the path if a file of this kind may be written there; no other is replaced."""
         target = Path(path)
         if target.is_dir():
             raise cls.ERROR(f"{target} is a folder: name a file")
@@ -89,7 +89,7 @@ class FileRecord(Frozen):
 
     @classmethod
     def _header_checked(cls, text: str, name: str) -> dict[str, Any]:
-        """The fields without format and version, which must be ours."""
+        """Return the fields without format and version, after checking both."""
         try:
             parsed = parse_json(text)
         except ValueError as error:
@@ -124,7 +124,7 @@ class FileRecord(Frozen):
 
 
 def _format_of(path: Path) -> Any:
-    """The format that a JSON file names; None for an empty file, nothing for all other files."""
+    """The format that a JSON file names; None for an empty file, "" for any other file."""
     try:
         text = read_bounded(path)
         content = parse_json(text) if text.strip() else {"format": None}

@@ -53,7 +53,7 @@ def job_key(identity: object, runs: Sequence[Sequence[Sample]], call: Mapping[st
 
 
 def digest(value: Any) -> str:
-    """A short text that differs where the value does, for tensors and pictures too."""
+    """Return a short text that differs where the values differ, for tensors and pictures too."""
     if isinstance(value, dict):
         value = [part for item in sorted(value.items(), key=str) for part in item]
     if isinstance(value, list | tuple):
@@ -67,7 +67,7 @@ def digest(value: Any) -> str:
 
 
 def _of_function(value: Any) -> str:
-    """By name, code and what it holds: where it lies in memory differs in every process."""
+    """Describe a function by its name, code and closure: its address differs in every process."""
     if isinstance(value, functools.partial):
         return digest([value.func, value.args, value.keywords])
     name = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value))}"

@@ -1,4 +1,4 @@
-"""A frontier: plans fitted for several budgets from the same full runs, with what each reaches."""
+"""A frontier: several plans fitted from the same full runs, with what each budget reaches."""
 
 from typing import Annotated, ClassVar
 

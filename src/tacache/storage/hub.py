@@ -1,4 +1,4 @@
-"""Plans between people: pushed to a hub with a card that says what they do, and pulled from it."""
+"""Share plans through a hub: push them with a card that says what they do, and pull them."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -43,8 +43,8 @@ class HubError(TACacheError):
 def push(plan: Plan, repo: str, name: str, *, private: bool = False) -> tuple[str, bool]:
     """Put a plan into a repository of the hub, in one commit with the card of all its plans.
 
-    Gives the commit's address, and whether the card was written: one that somebody else wrote is
-    left alone.
+    Return the commit's address, and whether the card was written: a card that somebody else wrote
+    is left alone.
     """
     from huggingface_hub import CommitOperationAdd
 
@@ -72,7 +72,7 @@ def pull(
     evaluations: int | None = None,
     revision: str | None = None,
 ) -> tuple[str, Plan]:
-    """A plan of a repository and its file's name: the only one, or by name or budget."""
+    """Return a plan of a repository and its file's name; choose by name or budget if several."""
     api = _api()
     with _reaching(repo):
         files = [file for file in _files(api, repo, revision) if file.endswith(SUFFIX)]
@@ -156,7 +156,7 @@ def _api() -> Any:
 
 
 def _files(api: Any, repo: str, revision: str | None = None) -> list[str]:
-    """What is in a repository, by one request that is not repeated where nobody answers."""
+    """List the files of a repository by one request, which is not repeated without an answer."""
     found = api.repo_info(repo, revision=revision).siblings or ()
     return [file.rfilename for file in found]
 
@@ -171,7 +171,7 @@ def _download(api: Any, repo: str, file: str, revision: str | None = None) -> st
 
 @contextmanager
 def _reaching(repo: str) -> Iterator[None]:
-    """Whatever keeps the hub from answering, in one line and with what to do."""
+    """Turn whatever keeps the hub from answering into one line that says what to do."""
     from huggingface_hub.errors import (
         HfHubHTTPError,
         HFValidationError,

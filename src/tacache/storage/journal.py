@@ -1,4 +1,4 @@
-"""Finished work in a file, entry by entry: what was killed goes on where it stopped."""
+"""A file to which finished work is appended, so that killed work goes on where it stopped."""
 
 import gzip
 import json
@@ -33,7 +33,7 @@ class Journal(NamedTuple):
     error: type[TACacheError]
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Add an entry, at once and for good."""
+        """Append an entry to the file at once."""
         if self.path is None:
             return
         line = json.dumps({**self.mark, **entry}).encode() + b"\n"
@@ -65,7 +65,7 @@ class Journal(NamedTuple):
             )
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Each whole line and its place, one after the other; a torn last line is left out."""
+        """Yield each whole line with its place in words; a torn last line is left out."""
         if self.path is None or not self.path.exists():
             return
         packed, size, number = self.path.suffix == PACKED, 0, 0
@@ -81,7 +81,7 @@ class Journal(NamedTuple):
             raise self.error(f"{self.path} cannot be {how} ({error}): name another file") from error
 
     def cut_torn_line(self) -> None:
-        """Take off what a kill left of a last line; only where nobody else appends."""
+        """Remove what a kill left of a last line. Nobody else may append meanwhile."""
         if self.path is None or not self.path.exists():
             return
         for _ in self.lines():  # refuses a file of something else, which is not to be cut
@@ -90,7 +90,7 @@ class Journal(NamedTuple):
             file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
 
     def _check_line(self, line: bytes, number: int, size: int) -> None:
-        """An entry, or what a kill has left of one, begins here, and is not too large."""
+        """Refuse a line that does not begin as our entries do, or that is too large."""
         begin = json.dumps(dict.fromkeys(self.mark, ""))[:-3].encode()
         if not begin.startswith(line[: len(begin)].rstrip(b"\n")):
             raise self.error(

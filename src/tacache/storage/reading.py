@@ -1,4 +1,4 @@
-"""Text and JSON from files that may be damaged or hostile: bounded before they are looked at."""
+"""Read text and JSON from files that may be damaged or hostile, within bounds."""
 
 import json
 import math
@@ -12,7 +12,7 @@ DEEPEST = 32  # lists and objects inside each other; configurations have five at
 
 
 def read_bounded(path: Path) -> str:
-    """The text of a file; one that is too large is a ValueError before it is in memory."""
+    """Return the text of a file; raise ValueError, before it is in memory, if it is too large."""
     with path.open("rb") as file:
         content = file.read(LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
@@ -21,7 +21,7 @@ def read_bounded(path: Path) -> str:
 
 
 def parse_json(text: str, *, finite: bool = True) -> Any:
-    """The value of a JSON text, or a ValueError.
+    """Return the value of a JSON text, or raise ValueError.
 
     A key that occurs twice, values nested too deeply and numbers that are huge are refused; NaN and
     infinity too, unless `finite` is False.

@@ -13,7 +13,14 @@ from tacache import HostError, Plan, PlanError, TACacheError
 from tacache.diffusers.pipeline import PipelineHost
 from tacache.lab.bench import Job, Record, methods, run_bench
 from tacache.lab.bench.calibration_sets import CalibrationSet, record_walk
-from tacache.lab.bench.methods import METHODS, Planned, follow, load_settings, published, resolve
+from tacache.lab.bench.methods import (
+    METHODS,
+    Planned,
+    load_settings,
+    published,
+    resolve,
+    sample_by_plan,
+)
 from tacache.lab.bench.model_caches import CalibrationTrials, InsideMethod, within
 from tacache.lab.bench.records import plain
 from tacache.lab.bench.seam import Calls
@@ -110,7 +117,7 @@ def test_with_every_step_it_is_the_full_run(caller, calibration_set):
     with torch.no_grad(), within(whole, caller, None), caller.open(SUBJECT) as full:
         problem = Problem(full, full.run.noise, caller.times)
         torch.testing.assert_close(x, method.sample(problem, None), rtol=1e-5, atol=1e-5)
-    assert velocity.evaluated == full.evaluated == list(caller.times[:-1])
+    assert velocity.evaluated == full.evaluated == caller.times[:-1]
     assert velocity.equivalent_evaluations == STEPS
     assert full.equivalent_evaluations is None
 
@@ -122,7 +129,7 @@ def test_calls_opened_one_after_the_other_have_caches_in_a_new_state(caller):
             with caller.open(SUBJECT) as velocity:
                 problem = Problem(velocity, velocity.run.noise, caller.times)
                 METHODS["diffusers-fbcache"].sample(problem, settings)
-            assert velocity.evaluated == [caller.times[0]]
+            assert velocity.evaluated == (caller.times[0],)
         with (
             pytest.raises(HostError, match="one at a time"),
             caller.inside(Cache(CACHES["dicache"], settings)),
@@ -226,7 +233,7 @@ def test_damped_is_tasu_with_its_direction_weakened(calibration_set):
     assert damped.direction != tasu.direction
     assert all(0 <= a <= b for a, b in zip(damped.direction, tasu.direction, strict=True))
     with calibration_set.recording() as recording:
-        assert torch.isfinite(follow(recording, damped)).all()
+        assert torch.isfinite(sample_by_plan(recording, damped)).all()
     assert METHODS["damped"].shown(damped)["rule"] == "damped"
     assert isinstance(METHODS["damped"], Planned)
 

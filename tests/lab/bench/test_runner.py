@@ -253,7 +253,9 @@ def test_the_best_ratio_is_no_worse_than_the_papers_on_calibration(pipe, tmp_pat
         record_walk(caller, tmp_path, subject)
     best, paper = (Planned("tasu", ratio).prepare(calibration_set, 4) for ratio in (None, 10.0))
     with calibration_set.recording() as recording:
-        errors = [recording.error(methods.follow(recording, plan)) for plan in (best, paper)]
+        errors = [
+            recording.error(methods.sample_by_plan(recording, plan)) for plan in (best, paper)
+        ]
     assert errors[0] <= errors[1]
 
 

@@ -47,20 +47,19 @@ def test_a_method_that_has_changed_is_made_ready_again(pipe, tmp_path, monkeypat
 
 
 def test_tuning_evaluates_no_state_twice():
-    ticks: list[int] = []
     asked: list[tuple[float, int]] = []
 
     def velocity(x: Any, t: float, sample: Any) -> Any:
         asked.append((t, sample[0]))
         return x * t
 
-    remembered = Remembered(velocity, lambda: ticks.append(1), limit=3 * 16)
+    remembered = Remembered(velocity, limit=3 * 16)
     x = torch.arange(8.0).reshape(2, 4)
     for _ in range(2):
         assert remembered(x, 0.5, [0, 1]).equal(x * 0.5)
     assert asked == [(0.5, 0), (0.5, 1)]
     remembered(x[:1], 0.5, [1])  # the same state of another sample
-    assert len(asked) == len(ticks) == 3
+    assert len(asked) == 3
     remembered(x, 0.25, [0, 1])  # the oldest two are forgotten
     remembered(x[:1], 0.5, [1])
     assert len(asked) == 5

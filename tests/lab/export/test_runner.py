@@ -45,7 +45,7 @@ def test_geneval_has_a_folder_a_prompt(tmp_path):
     assert [one.file for one in made] == [
         f"0000{place}/samples/000{i}.png" for place in range(2) for i in range(4)
     ]
-    assert [one.seed for one in made] == [7, 8, 9, 10] * 2
+    assert [one.sample.seed for one in made] == [7, 8, 9, 10] * 2
     assert not any(one.trouble for one in made)  # its names do not hold the prompt
 
 
@@ -57,8 +57,8 @@ def test_vbench_names_clips_by_prompt_and_samples_more_for_flickering(tmp_path):
     ]
     made = samples_of("vbench", whole(tmp_path / "VBench_full_info.json", rows))
     assert [one.file for one in made[:2]] == ["a still lake.-0.mp4", "a still lake.-1.mp4"]
-    assert [one.prompt for one in made] == ["a still lake."] * 25 + ["a dog runs"] * 5
-    assert len({(one.prompt, one.seed) for one in made}) == len(made)
+    assert [one.sample.prompt for one in made] == ["a still lake."] * 25 + ["a dog runs"] * 5
+    assert len({(one.sample.prompt, one.sample.seed) for one in made}) == len(made)
 
 
 def test_vbench_takes_its_lists_of_prompts_too(tmp_path):
@@ -74,7 +74,7 @@ def test_wise_names_pictures_by_number_over_several_files(tmp_path):
         for i in (1, 641)
     ]
     made = samples_of("wise", *paths)
-    assert [(one.prompt, one.file) for one in made] == [
+    assert [(one.sample.prompt, one.file) for one in made] == [
         ("riddle 1", "1.png"),
         ("riddle 641", "641.png"),
     ]
@@ -88,12 +88,12 @@ def test_compbench_counts_through_all_prompts(tmp_path):
     made = samples_of("compbench", path)
     assert len(made) == 20
     assert made[0].file == "samples/a green bench and a blue bowl_000000.png"
-    assert (made[19].file, made[19].seed) == ("samples/a red cup_000019.png", 9)
+    assert (made[19].file, made[19].sample.seed) == ("samples/a red cup_000019.png", 9)
 
 
 def test_a_prompt_that_stands_twice_goes_on_with_its_seeds(tmp_path):
     made = samples_of("geneval", lines(tmp_path / "m.jsonl", [GENEVAL[0]] * 2), samples=2)
-    assert [one.seed for one in made] == [0, 1, 2, 3]
+    assert [one.sample.seed for one in made] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("text", ['[{"prompt_en": "half a pair: \\ud800"}]', "[" * 100_000])
@@ -158,18 +158,18 @@ def test_one_file_where_one_is_read(tmp_path):
 def exported(folder: Path, samples: Any, failed: tuple[str, ...] = ()) -> Path:
     """The records of an export, as if these samples had been drawn."""
     records = []
-    for sample in samples:
-        broken = sample.file in failed
+    for one in samples:
+        broken = one.file in failed
         fields = {"status": "failed", "reason": "no memory"} if broken else {"status": "done"}
         records.append(
             Record(
                 method="full",
                 evaluations=2,
-                prompt=sample.prompt,
-                seed=sample.seed,
+                prompt=one.sample.prompt,
+                seed=one.sample.seed,
                 evaluated=(1.0, 0.5),
                 seconds=1.0,
-                picture=None if broken else f"{folder.name}/{sample.file}",
+                picture=None if broken else f"{folder.name}/{one.file}",
                 steps=2,
                 fine=None,
                 host=Origin(),

@@ -1,4 +1,4 @@
-"""A call of a pipeline as a velocity function: its loop is held, and driven from outside.
+"""A call of a pipeline as a velocity function: its loop is held and driven from outside.
 
 The call runs in a thread of its own, on a copy of the pipeline object with a scheduler of its own.
 That scheduler's `step` hands the velocity over and waits for the state and the step to go on with,
@@ -28,7 +28,7 @@ from tacache.diffusers.driving.call import (
     thread_settings,
 )
 from tacache.diffusers.driving.first_step import FirstStep, Repeatable, check_same
-from tacache.diffusers.driving.loop import Held, Loop, Request, Returned
+from tacache.diffusers.driving.loop import Held, Loop, NextStep, Returned
 from tacache.diffusers.flow import run_times
 from tacache.diffusers.guiders import has_momentum
 from tacache.diffusers.host import plain_scheduler
@@ -121,13 +121,13 @@ class DrivenRun:
             raise HostError(f"the run has steps 0 to {self.steps - 1}, not {n}")
         x = self._as_state(x)
         if not (self._fresh and n == 0 and torch.equal(x, self._first.x)):  # that one is known
-            self._loop.requests.put(Request(x, n))
+            self._loop.requests.put(NextStep(x, n))
             self._held = self._receive()
         self._fresh = False
         return self._held.velocity
 
     def velocity(self, x: Tensor, t: float) -> Tensor:
-        """`evaluate` by the time of its step: a velocity function, defined on the run's grid."""
+        """The same by the time of a step: a velocity function that is defined on the run's grid."""
         if t not in self.times[:-1]:
             raise HostError(f"t={t} is no step of the run: the pipeline has velocities at its own")
         return self.evaluate(x, self.times.index(t))
@@ -137,9 +137,9 @@ class DrivenRun:
         return Solver(self._origin, self._first, self._loop)
 
     def finish(self, x: Tensor) -> Any:
-        """End the loop with x as its latents; what the pipeline then makes of them and returns."""
+        """End the loop with x as its latents, and return what the pipeline returns."""
         self._check_open()
-        self._loop.requests.put(Request(self._as_state(x), self.steps))
+        self._loop.requests.put(NextStep(self._as_state(x), self.steps))
         reply = self._reply()  # the loop holds no more
         self._over = "is finished"
         return reply.output

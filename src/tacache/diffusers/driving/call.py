@@ -13,6 +13,7 @@ from diffusers.schedulers.scheduling_utils import SchedulerOutput
 from torch import Tensor
 
 from tacache.diffusers.calls import calling_pipeline, run_breaks
+from tacache.diffusers.derived import like, subclass
 from tacache.diffusers.driving.loop import (
     Abandoned,
     Failed,
@@ -22,7 +23,6 @@ from tacache.diffusers.driving.loop import (
     Returned,
 )
 from tacache.diffusers.host import plain_scheduler
-from tacache.diffusers.recording import like, subclass
 from tacache.errors import HostError
 
 
@@ -58,14 +58,14 @@ def driven_scheduler(parent: type) -> Any:
             "with pictures): one state does not say what its velocity is, so it cannot be driven"
         )
 
-    members: dict[str, Any] = {
+    members = {
         "loop": None,
         "set_timesteps": set_timesteps,
         "step": step,
         "plain_step": plain_step,
         "__deepcopy__": __deepcopy__,
     }
-    return subclass("Driven", parent, **members)
+    return subclass("Driven", parent, members)
 
 
 def _held(scheduler: Any, v: Tensor, x: Tensor, options: dict[str, Any]) -> Held:
@@ -86,7 +86,7 @@ def scheduler_like(pipe: Any, kind: Any) -> Any:
 
 
 def pipeline_with(pipe: Any, scheduler: Any) -> Any:
-    """The pipeline object again, with the same modules, another scheduler and no progress bar."""
+    """Copy the pipeline object, with the same modules, this scheduler and no progress bar."""
     copied = copy.copy(pipe)
     copied.scheduler = scheduler
     shown = getattr(pipe, "_progress_bar_config", {})
@@ -95,7 +95,7 @@ def pipeline_with(pipe: Any, scheduler: Any) -> Any:
 
 
 def run_call(pipe: Any, call: dict[str, Any], loop: Loop, settings: list[Any]) -> None:
-    """The thread's work: the pipeline's call, and word of how it ended."""
+    """Make the pipeline's call in its thread, and put how it ended into the loop's replies."""
     try:
         with ExitStack() as stack:
             for setting in settings:
@@ -111,7 +111,7 @@ def run_call(pipe: Any, call: dict[str, Any], loop: Loop, settings: list[Any]) -
 
 @contextmanager
 def freeing_hooks(pipe: Any) -> Iterator[None]:
-    """Give offloaded models back where a call fails: the call itself does so at its end alone."""
+    """Offload models again if a call fails; a call itself does so only at its end."""
     try:
         yield
     except BaseException:
@@ -121,7 +121,7 @@ def freeing_hooks(pipe: Any) -> Iterator[None]:
 
 
 def _counted_by(loop: Loop, function: Any) -> Callable[..., Any]:
-    """The same code, where `enumerate` means the loop's; the function itself stays as it is."""
+    """Copy a function so that `enumerate` in its code is the loop's; the original stays."""
     plain = inspect.unwrap(function)
     names = {**plain.__globals__, "enumerate": loop.enumerate}
     counted = types.FunctionType(
@@ -132,7 +132,7 @@ def _counted_by(loop: Loop, function: Any) -> Callable[..., Any]:
 
 
 def thread_settings() -> list[Any]:
-    """What PyTorch keeps for each thread, as contexts that bring it from here to another one."""
+    """Contexts that give another thread the settings that PyTorch keeps for this one."""
     inference = torch.is_inference_mode_enabled()
     settings: list[Any] = [torch.inference_mode() if inference else torch.no_grad()]
     device = torch.empty(0).device  # torch.get_default_device() misses a `with` of torch 2.7

@@ -1,4 +1,4 @@
-"""A driven call is checked before it is believed: its first step is that of the plain call.
+"""The check of a driven call: its first step must be that of the plain call.
 
 Driving rests on what pipelines look like inside (a loop with `enumerate`, a `step` a turn). So the
 first driven call of a kind of pipeline is compared with a plain one up to its first step.
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tacache.diffusers.derived import subclass
 from tacache.diffusers.driving.call import freeing_hooks, pipeline_with, scheduler_like
 from tacache.diffusers.driving.loop import Abandoned
-from tacache.diffusers.recording import subclass
 from tacache.errors import HostError
 
 
@@ -83,7 +83,7 @@ def stopping_scheduler(parent: type) -> Any:
         self.first = FirstStep(x, v, result[0].detach().clone())
         raise Abandoned
 
-    return subclass("Stopping", parent, first=None, step=step)
+    return subclass("Stopping", parent, {"first": None, "step": step})
 
 
 def _copied(value: Any) -> Any:

@@ -24,7 +24,7 @@ class Held(NamedTuple):
         return -self.v if self.negated else self.v.clone()
 
 
-class Request(NamedTuple):
+class NextStep(NamedTuple):
     """Go on at step n from state x; n is the number of steps where the loop shall end."""
 
     x: Tensor
@@ -44,14 +44,14 @@ class Failed(NamedTuple):
 
 
 class Abandoned(BaseException):
-    """Ends a pipeline's call from within; no `except Exception` of it takes this for its own."""
+    """Ends a pipeline's call from within; an `except Exception` does not catch it."""
 
 
 class Loop:
     """The pipeline's loop as both threads know it, and the two queues between them."""
 
     def __init__(self) -> None:
-        self.requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self.requests: queue.SimpleQueue[NextStep | None] = queue.SimpleQueue()
         self.replies: queue.SimpleQueue[Held | Returned | Failed] = queue.SimpleQueue()
         self.start = self.steps = 0
         self.seen: tuple[dict[str, Any], tuple[float, ...]] = {}, ()  # the call and its breaks
@@ -60,7 +60,7 @@ class Loop:
         self._next: int | None = None
 
     def enumerate(self, items: Iterable[Any], start: int = 0) -> Iterable[tuple[int, Any]]:
-        """`enumerate`, but over the loop's timesteps in the order they are asked for."""
+        """`enumerate`, which yields the loop's timesteps in the order they are asked for."""
         items = getattr(items, "iterable", items)  # a progress bar
         return self.turns(items) if isinstance(items, LoopTimesteps) else enumerate(items, start)
 
@@ -81,7 +81,7 @@ class Loop:
             n = self._next
         self.ahead, self._turn = 0, None
 
-    def hold(self, held: Held) -> Request:
+    def hold(self, held: Held) -> NextStep:
         """Hand the velocity over and wait for what comes next."""
         if self._turn is None:
             raise HostError(

@@ -43,17 +43,15 @@ class Remembered:
     """velocity(x, t, sample=numbers) that evaluates no state twice.
 
     Tuning tries settings whose runs begin alike; what they share is evaluated once. Velocities are
-    kept in the CPU's memory; beyond `limit` bytes the oldest is forgotten. `tick` is called after
-    every evaluation.
+    kept in the CPU's memory; beyond `limit` bytes the oldest is forgotten.
     """
 
     def __init__(
         self,
         velocity: Callable[[Tensor, float, Sequence[int]], Tensor],
-        tick: Callable[[], None],
         limit: int = MEMORY,
     ) -> None:
-        self._velocity, self._tick, self._limit = velocity, tick, limit
+        self._velocity, self._limit = velocity, limit
         self._known: OrderedDict[tuple[int, float, bytes], Tensor] = OrderedDict()
         self._bytes = 0
 
@@ -75,7 +73,6 @@ class Remembered:
         if known is not None:
             return known.to(x.device)
         v = self._velocity(x, t, [number])
-        self._tick()
         self.remember(x, t, number, v)
         return v
 
@@ -88,7 +85,7 @@ def digest(x: Tensor) -> bytes:
 
 @dataclass(frozen=True)
 class CalibrationSet:
-    """The calibration prompts of one source; `tick` is called after every evaluation.
+    """The calibration prompts of one source.
 
     `tries` knows what a method's tuning has tried before it was stopped.
     """
@@ -97,7 +94,6 @@ class CalibrationSet:
     folder: Path
     source: str
     prompts: tuple[str, ...]
-    tick: Callable[[], None] = field(default=lambda: None, compare=False)
     tries: KnownTries = field(default_factory=KnownTries, compare=False)
 
     @property
@@ -147,7 +143,7 @@ class CalibrationSet:
         velocities = torch.stack([walk.velocities for walk in walks], dim=1)
         with ExitStack() as stack:
             opened = SampleVelocity(self.caller, self.subjects, stack)
-            velocity = Remembered(opened, self.tick)
+            velocity = Remembered(opened)
             for i, walk in enumerate(walks):
                 for x, t, v in zip(walk.states, self.caller.times, walk.velocities, strict=False):
                     velocity.remember(x[None], t, i, v[None])

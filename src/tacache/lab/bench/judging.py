@@ -193,7 +193,7 @@ class Judge:
         seconds = time.perf_counter() - started
         return TimedRun(
             Result(x[0].float().cpu(), as_pixels(pixels)),
-            tuple(velocity.evaluated),
+            velocity.evaluated,
             velocity.noise_sha256,
             seconds,
             self.weights + peak_memory(self.caller.device) - before or None,

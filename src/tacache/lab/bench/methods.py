@@ -82,7 +82,7 @@ class Followed:
 
     def sample(self, problem: Problem, settings: Any) -> Tensor:
         """Follow the plan."""
-        return follow(problem, settings)
+        return sample_by_plan(problem, settings)
 
     def shown(self, settings: Any) -> dict[str, JsonValue]:
         """The plan without the calibration's own numbers."""
@@ -110,7 +110,7 @@ class Planned(Followed):
         if len(plans) == 1:
             return plans[0]
         with calibration_set.recording() as recording:
-            return min(plans, key=lambda plan: recording.error(follow(recording, plan)))
+            return min(plans, key=lambda plan: recording.error(sample_by_plan(recording, plan)))
 
 
 class Damped(Planned):
@@ -179,7 +179,7 @@ class FittedPlan(Followed):
 
 
 @torch.no_grad()
-def follow(problem: Problem, plan: Plan) -> Tensor:
+def sample_by_plan(problem: Problem, plan: Plan) -> Tensor:
     """The samples of a problem by a plan."""
     return sample(problem.velocity, problem.noise, plan, condition=problem.condition)
 

@@ -141,12 +141,7 @@ class CalibrationTrials:
         caller, method = self._calibration.caller, InsideMethod(self._cache)
         subject = self._calibration.subjects[number]
         with within(method, caller, settings), caller.open(subject) as velocity:
-
-            def ticking(x: Tensor, t: float) -> Tensor:
-                self._calibration.tick()
-                return velocity(x, t)
-
-            x = method.sample(Problem(ticking, velocity.run.noise, caller.times), settings)
+            x = method.sample(Problem(velocity, velocity.run.noise, caller.times), settings)
             return x, len(velocity.evaluated), look(caller.pipe.transformer)
 
 

@@ -100,7 +100,7 @@ class Bench:
             mine = same_device(caller.device)
             sharing = together.exchange(mine).count(mine)
         self.judge = Judge(caller, job, file.path, self.done, processes.count, sharing)
-        self.bar, self.ticks = Bar(), 0
+        self.bar = Bar()
 
     def run(self, asked: Sequence[Asked]) -> None:
         """Do everything that is not in the results yet."""
@@ -121,7 +121,7 @@ class Bench:
         sets: dict[tuple[str, tuple[str, ...]], CalibrationSet] = {}
         for one in asked:
             place = one.source or self.job.calibration_source, self.job.calibration_prompts(one)
-            new = CalibrationSet(self.caller, self.folder, *place, tick=self.tick)
+            new = CalibrationSet(self.caller, self.folder, *place)
             calibration_set = sets.setdefault(place, new)
             for budget in self.job.evaluations if one.method.budgeted else (None,):
                 yield Task(one, budget, calibration_set)
@@ -161,11 +161,6 @@ class Bench:
         with bar(what, len(items), self.progress) as self.bar:
             yield
 
-    def tick(self) -> None:
-        """Count an evaluation of the model that tunes a method."""
-        self.ticks += 1
-        self.bar.tick()
-
     def prepared_file(self, task: Task) -> Path:
         """The file that keeps a method's settings for a budget."""
         name = task.asked.name.partition("@")[0]
@@ -177,22 +172,22 @@ class Bench:
         """Make a method ready, unless it is; where that fails, the reason is kept instead."""
         if self.prepared_file(task).exists():
             return
-        started, ticks, calibration_set = time.perf_counter(), self.ticks, task.calibration_set
-        tries = KnownTries(self.prepared_file(task).with_suffix(".tries"), lambda: self.ticks)
-        if isinstance(task.asked.method, Rival):
-            calibration_set = replace(calibration_set, tries=tries)
+        started, calibration_set = time.perf_counter(), task.calibration_set
         status: Status = "done"
         reason = kind = settings = None
-        try:
-            with torch.no_grad():
+        with torch.no_grad(), self.caller.counting(self.bar.tick) as spent:
+            tries = KnownTries(self.prepared_file(task).with_suffix(".tries"), lambda: spent.total)
+            if isinstance(task.asked.method, Rival):
+                calibration_set = replace(calibration_set, tries=tries)
+            try:
                 made = task.asked.method.prepare(calibration_set, task.evaluations)
-            kind, settings = type(made).__name__, plain(made)
-        except PlanError as error:
-            status, reason = "unreachable", str(error)
-        except StorageError:
-            raise  # no other sample could be kept either
-        except Exception as error:
-            status, reason = "failed", f"{type(error).__name__}: {error}"
+                kind, settings = type(made).__name__, plain(made)
+            except PlanError as error:
+                status, reason = "unreachable", str(error)
+            except StorageError:
+                raise  # no other sample could be kept either
+            except Exception as error:
+                status, reason = "failed", f"{type(error).__name__}: {error}"
         kept = Prepared(
             status=status,
             reason=reason,
@@ -202,7 +197,7 @@ class Bench:
             # a cache inside the model is called at every step, evaluated or not
             evaluations=None
             if isinstance(task.asked.method, InsideMethod)
-            else tries.evaluations + self.ticks - ticks,
+            else tries.evaluations + spent.total,
         )
         write_atomically(self.prepared_file(task), kept.model_dump_json() + "\n")
         if status != "failed":  # what can be tried again goes on from there

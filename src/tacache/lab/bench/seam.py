@@ -14,6 +14,7 @@ from torch import Tensor
 from tacache.errors import HostError, named
 from tacache.host import Call, Host, OpenRun, Pixels, write
 from tacache.lab.cost import count_flops
+from tacache.lab.methods.seam import Evaluations
 from tacache.models import frame_rate
 from tacache.prompts import Sample
 
@@ -25,16 +26,22 @@ SMALL = 256  # pixels to a side
 
 
 class Counted:
-    """The velocity function of an open call, and the times at which the model was evaluated.
+    """The velocity function of an open call, with a count of the evaluations of the model.
 
-    With a cache inside the model that is where its blocks really ran, as the meter says.
+    With a cache inside the model, `meter` says at which steps the blocks of the model really ran:
+    only these count. `spent` counts every call of the function.
     """
 
     def __init__(
-        self, run: OpenRun, *, any_time: bool = False, meter: "BlockMeter | None" = None
+        self,
+        run: OpenRun,
+        spent: Evaluations,
+        *,
+        any_time: bool = False,
+        meter: "BlockMeter | None" = None,
     ) -> None:
         self.run, self.times, self.meter = run, run.times, meter
-        self.evaluated: list[float] = []
+        self._evaluations, self._spent = Evaluations(), spent
         self._any_time = any_time
         self._step = {t: n for n, t in enumerate(run.grid[:-1])}
 
@@ -42,8 +49,14 @@ class Counted:
         """The velocity by the model."""
         v = self.evaluate(x, t)
         if self.meter is None or self.meter.took():
-            self.evaluated.append(t)
+            self._evaluations.note(t)
+        self._spent.note(t)
         return v
+
+    @property
+    def evaluated(self) -> Times:
+        """The times at which the model was evaluated, in order."""
+        return self._evaluations.times[0]
 
     def evaluate(self, x: Tensor, t: float) -> Tensor:
         """The same, uncounted; t is a time of the call's grid, or any where the host has it."""
@@ -81,6 +94,7 @@ class Calls:
     def __init__(self, source: Host, call: Call, first: Sample) -> None:
         self.source, self.call, self._first = source, dict(call), first
         self._placing: Callable[[], AbstractContextManager[BlockMeter]] | None = None
+        self._spent = Evaluations()
         self._grids: dict[int, Times] = {}
         self._flops: dict[object, int] = {}  # of an evaluation, by its guidance
         source.check(self.call)
@@ -120,7 +134,16 @@ class Calls:
                 run = stack.enter_context(self.source.open(sample, call, times))
             if len(run.noise) != 1:
                 raise HostError(f"a call makes {len(run.noise)} samples: ask for one")
-            yield Counted(run, any_time=self.any_time, meter=meter)
+            yield Counted(run, self._spent, any_time=self.any_time, meter=meter)
+
+    @contextmanager
+    def counting(self, told: Callable[[], None]) -> Iterator[Evaluations]:
+        """Count what all calls that are opened meanwhile evaluate; `told` is called after each."""
+        before, self._spent = self._spent, Evaluations(told=told)
+        try:
+            yield self._spent
+        finally:
+            self._spent = before
 
     @contextmanager
     def inside(self, cache: "Cache") -> Iterator[None]:

@@ -1,9 +1,9 @@
 """Samples for the benchmarks of the field, in the layouts their evaluators read, and back.
 
 entries = read_entries("geneval", [Path("evaluation_metadata.jsonl")])
-samples = plan_samples("geneval", entries)
+wanted = plan_samples("geneval", entries)
 order = Order("geneval", call, steps=50, plan=("flux", plan))
-records = run_export(PipelineStudio(pipe), order, entries, samples, "out")
+records = run_export(PipelineHost(pipe), order, entries, wanted, "out")
 add_scores("geneval", Path("out"), [Path("results.jsonl")])  # what the evaluator says
 """
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tacache.errors import TACacheError
+from tacache.prompts import Sample
 from tacache.storage.reading import parse_json
 
 LONGEST = 255  # bytes of a file's name
@@ -26,11 +27,13 @@ class Entry(NamedTuple):
     metadata: str | None = None
 
 
-class Sample(NamedTuple):
-    """What is drawn, and its file below the export's folder; `trouble` says why it cannot be."""
+class SampleFile(NamedTuple):
+    """A sample that a benchmark wants, and its file below the export's folder.
 
-    prompt: str
-    seed: int
+    `trouble` says why it cannot be drawn, where that is so.
+    """
+
+    sample: Sample
     file: str
     trouble: str | None = None
 
@@ -127,18 +130,19 @@ def read_entries(name: str, paths: Sequence[Path], count: int | None = None) -> 
 
 def plan_samples(
     name: str, entries: Sequence[Entry], *, samples: int | None = None, seed: int = 0
-) -> list[Sample]:
+) -> list[SampleFile]:
     """Every sample of a benchmark. A prompt's samples, wherever it stands, have seeds in a row."""
-    chosen, drawn, made = benchmark(name), Counter[str](), list[Sample]()
+    chosen, drawn, made = benchmark(name), Counter[str](), list[SampleFile]()
     if chosen.several and samples not in (None, 1):
         raise ExportError(f"{chosen.title} judges one sample a prompt, not {samples}")
     for place, entry in enumerate(entries):
         for i in range(samples or entry.samples):
             file = chosen.file(entry, place, i, len(made))
             trouble = _trouble(entry.name, file, chosen)
-            made.append(Sample(entry.prompt, seed + drawn[entry.prompt], file, trouble))
+            sample = Sample(entry.prompt, seed + drawn[entry.prompt])
+            made.append(SampleFile(sample, file, trouble))
             drawn[entry.prompt] += 1
-    twice = [file for file, times in Counter(sample.file for sample in made).items() if times > 1]
+    twice = [file for file, times in Counter(one.file for one in made).items() if times > 1]
     if twice:
         raise ExportError(f"two prompts of {chosen.title} want the file {twice[0]}: leave one out")
     return made

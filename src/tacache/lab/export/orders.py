@@ -7,7 +7,7 @@ from typing import Any
 from tacache.lab.bench.jobs import Job
 from tacache.lab.bench.judging import FULL
 from tacache.lab.bench.methods import resolve
-from tacache.lab.export.benchmarks import Sample
+from tacache.lab.export.benchmarks import SampleFile
 from tacache.plan import Plan
 
 BUDGET = 13
@@ -41,9 +41,9 @@ class Order:
             return self.steps
         return self.evaluations if resolve(self.method).method.budgeted else None
 
-    def job(self, samples: Sequence[Sample]) -> Job:
+    def job(self, wanted: Sequence[SampleFile]) -> Job:
         """The same as a benchmark's job, which knows how methods are made ready."""
-        prompts = list(dict.fromkeys(sample.prompt for sample in samples))
+        prompts = list(dict.fromkeys(one.sample.text for one in wanted))
         job = Job(
             methods=[self.method],
             evaluations=[self.evaluations],

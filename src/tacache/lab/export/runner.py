@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tacache import prompts
 from tacache.errors import HostError, StorageError
 from tacache.host import Host
 from tacache.lab.bench.records import Key, Record, RecordError, RecordFile
 from tacache.lab.bench.runner import Bench, drop_failed, only_here
 from tacache.lab.bench.seam import Calls
 from tacache.lab.export import records_file
-from tacache.lab.export.benchmarks import Entry, Sample, benchmark
+from tacache.lab.export.benchmarks import Entry, SampleFile, benchmark
 from tacache.lab.export.drawing import Drawing, drawing
 from tacache.lab.export.orders import Order
 from tacache.storage.atomic import write_atomically
@@ -27,13 +26,13 @@ def run_export(
     host: Host,
     order: Order,
     entries: Sequence[Entry],
-    samples: Sequence[Sample],
+    wanted: Sequence[SampleFile],
     folder: str | Path,
     *,
     progress: bool = False,
 ) -> list[Record]:
     """Draw what is missing of a benchmark's samples; the records of all of them."""
-    job, file, processes = order.job(samples), RecordFile(records_file(folder)), host.processes()
+    job, file, processes = order.job(wanted), RecordFile(records_file(folder)), host.processes()
     with processes.failing_together():
         if processes.rank == 0:
             drop_failed(file.path)  # to be tried again
@@ -43,10 +42,10 @@ def run_export(
         bench = Bench(caller, job, file, processes, progress and processes.rank == 0)
         with drawing(bench, order) as way:
             export = Export(bench, way, order, Path(folder))
-            export.check(samples)
-            export.run(samples)
-    known, wanted = file.load(), [way.key(prompts.Sample(s.prompt, s.seed)) for s in samples]
-    return [known[key] for key in wanted if key in known]
+            export.check(wanted)
+            export.run(wanted)
+    known, keys = file.load(), [way.key(one.sample) for one in wanted]
+    return [known[key] for key in keys if key in known]
 
 
 class Export:
@@ -56,7 +55,7 @@ class Export:
         self.bench, self.drawing, self.folder = bench, drawing, folder
         self.clips, self.title = benchmark(order.benchmark).clips, benchmark(order.benchmark).title
 
-    def check(self, samples: Sequence[Sample]) -> None:
+    def check(self, wanted: Sequence[SampleFile]) -> None:
         """Refuse a folder that holds samples of another model, method or seed."""
         self.bench.check_same_setup([])
         method, evaluations, shared, _ = self.drawing
@@ -68,41 +67,41 @@ class Export:
                     "evaluations, or with other settings: name another folder"
                 )
         drawn = {str(record.picture): record.key for record in self.bench.done.values()}
-        for sample in samples:
-            if drawn.get(self.picture(sample), self.key(sample)) != self.key(sample):
+        for one in wanted:
+            if drawn.get(self.picture(one), self.key(one)) != self.key(one):
                 raise RecordError(
-                    f"{self.folder / sample.file} was drawn with another prompt or seed: name "
+                    f"{self.folder / one.file} was drawn with another prompt or seed: name "
                     "another folder"
                 )
 
-    def run(self, samples: Sequence[Sample]) -> None:
+    def run(self, wanted: Sequence[SampleFile]) -> None:
         """Draw every sample of this process's share that is not there yet."""
         processes, bench = self.bench.processes, self.bench
-        mine = [s for s in samples[processes.rank :: processes.count] if not self.is_there(s)]
+        mine = [one for one in wanted[processes.rank :: processes.count] if not self.is_there(one)]
         with (
             processes.failing_together(),
             bench.file.adding(processes.rank, processes.count) as add,
         ):
-            for sample in track(mine, f"drawing for {self.title}", bench.progress):
-                fields = self.drawn(sample)
-                add(bench.judge.record(self.key(sample), **self.drawing.shared, **fields))
+            for one in track(mine, f"drawing for {self.title}", bench.progress):
+                fields = self.drawn(one)
+                add(bench.judge.record(self.key(one), **self.drawing.shared, **fields))
 
-    def drawn(self, sample: Sample) -> dict[str, Any]:
+    def drawn(self, wanted: SampleFile) -> dict[str, Any]:
         """Draw one sample into its place; the fields of its record, with the reason on failure."""
-        if sample.trouble is not None:
-            return {"status": "failed", "reason": sample.trouble}
-        target = self.folder / sample.file
+        if wanted.trouble is not None:
+            return {"status": "failed", "reason": wanted.trouble}
+        target = self.folder / wanted.file
         target.parent.mkdir(parents=True, exist_ok=True)  # evaluators look into it in any case
         draft = self.bench.folder / f"draft-{os.getpid()}"
         try:
-            made, fields = self.drawing.draw(prompts.Sample(sample.prompt, sample.seed), draft)
+            made, fields = self.drawing.draw(wanted.sample, draft)
         except StorageError:
             raise  # no other sample could be kept either
         except Exception as error:
             return {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
         self.check_kind(made)
         made.replace(target)
-        return {"status": "done", "picture": self.picture(sample), **fields}
+        return {"status": "done", "picture": self.picture(wanted), **fields}
 
     def check_kind(self, made: Path) -> None:
         """Refuse pictures for a benchmark of clips, and the reverse, at the first one."""
@@ -111,20 +110,20 @@ class Export:
             found, wanted = ("pictures", "clips") if self.clips else ("clips", "pictures")
             raise HostError(f"{self.title} judges {wanted}, and this pipeline makes {found}")
 
-    def is_there(self, sample: Sample) -> bool:
+    def is_there(self, wanted: SampleFile) -> bool:
         """Whether a sample is in its place, with its record."""
-        record = self.bench.done.get(self.key(sample))
+        record = self.bench.done.get(self.key(wanted))
         return (
-            record is not None and record.status == "done" and (self.folder / sample.file).is_file()
+            record is not None and record.status == "done" and (self.folder / wanted.file).is_file()
         )
 
-    def key(self, sample: Sample) -> Key:
-        """The key of its record."""
-        return self.drawing.key(prompts.Sample(sample.prompt, sample.seed))
+    def key(self, wanted: SampleFile) -> Key:
+        """The key of a sample's record."""
+        return self.drawing.key(wanted.sample)
 
-    def picture(self, sample: Sample) -> str:
-        """Its path as seen from the records."""
-        return f"{self.folder.name}/{sample.file}"
+    def picture(self, wanted: SampleFile) -> str:
+        """The path of a sample's file as seen from the records."""
+        return f"{self.folder.name}/{wanted.file}"
 
 
 def _write_metadata(name: str, entries: Sequence[Entry], folder: Path) -> None:

@@ -100,25 +100,51 @@ def last_state(visits: Iterable[Visit], times: Sequence[float]) -> Tensor:
     return euler(last.x, last.v, last.t, times[-1])
 
 
+class Evaluations:
+    """Counts evaluations of the model: all counts of the lab are kept by objects of this class.
+
+    `times` are those at which each sample was evaluated, in order. `told` is called after each
+    evaluation of a sample.
+    """
+
+    def __init__(self, samples: int = 1, told: Callable[[], None] = lambda: None) -> None:
+        self._times: list[list[float]] = [[] for _ in range(samples)]
+        self._told = told
+
+    def note(self, t: float, rows: Iterable[int] = (0,)) -> None:
+        """Count an evaluation of these samples at time t."""
+        for row in rows:
+            self._times[row].append(t)
+            self._told()
+
+    @property
+    def times(self) -> tuple[tuple[float, ...], ...]:
+        """For each sample the times at which it was evaluated, in order."""
+        return tuple(map(tuple, self._times))
+
+    @property
+    def total(self) -> int:
+        """How many evaluations there were, of all samples together."""
+        return sum(map(len, self._times))
+
+
 class Meter:
-    """The velocity function of a problem, which counts: it notes each sample's evaluations."""
+    """The velocity function of a problem, with a count of each sample's evaluations."""
 
     def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        self._evaluated: list[list[float]] = [[] for _ in range(problem.samples)]
+        self._problem, self._evaluations = problem, Evaluations(problem.samples)
 
     def __call__(self, x: Tensor, t: float, rows: Sequence[int] | None = None) -> Tensor:
         """The velocity of all samples, or of these rows of the batch: x holds theirs only."""
         chosen = range(self._problem.samples) if rows is None else rows
         condition = {name: take(v, rows) for name, v in self._problem.condition.items()}
-        for row in chosen:
-            self._evaluated[row].append(t)
+        self._evaluations.note(t, chosen)
         v = check_velocity(self._problem.velocity(x, t, **condition), x)
         return v.clone()  # the model may write its next velocity into the same memory
 
     def outcome(self, x: Tensor) -> Outcome:
         """Samples with the times at which they were evaluated."""
-        return Outcome(x, tuple(map(tuple, self._evaluated)))
+        return Outcome(x, self._evaluations.times)
 
 
 def take(values: Any, rows: Sequence[int] | None) -> Any:
@@ -179,12 +205,12 @@ def record(
     )
 
 
-class Baseline(ABC, Generic[Settings]):
-    """A rival: how it is tuned for a budget, and how it samples.
+class Described(ABC, Generic[Settings]):
+    """What every rival says of itself.
 
     `published` holds its published settings by name, where they mean something without the model
     they were published for. `tuned` says that samples choose its settings; where they do not, the
-    grid and the budget alone do.
+    grid and the budget alone do. `needs` says why a budget may be too small.
     """
 
     name: str
@@ -192,6 +218,10 @@ class Baseline(ABC, Generic[Settings]):
     needs: str = "it takes at least one"
     tuned: bool = True
     published: Mapping[str, Settings] = MappingProxyType({})
+
+
+class Baseline(Described[Settings]):
+    """A rival at the velocity function: how it is tuned for a budget, and how it samples."""
 
     @abstractmethod
     def candidates(self, recording: Recording, evaluations: int) -> Sequence[Settings]:

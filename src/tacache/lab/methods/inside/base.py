@@ -1,12 +1,12 @@
 """What every cache inside a model has: settings, how it is put in, and how it meets a budget."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tacache.lab.methods.inside.attaching import Site
+from tacache.lab.methods.seam import Described
 from tacache.lab.methods.tuning import LOOSEST, bisected, unreachable
 from tacache.storage.files import Frozen
 
@@ -39,14 +39,8 @@ class Trials(Protocol):
         """Run a few samples, and look at the transformer after each."""
 
 
-class InsideCache(ABC, Generic[Settings]):
-    """A cache inside the model; `published` holds its published settings by name."""
-
-    name: str
-    citation: str
-    needs: str = "it takes at least one"
-    tuned: bool = True
-    published: Mapping[str, Settings] = MappingProxyType({})
+class InsideCache(Described[Settings]):
+    """A rival that is a cache inside the model: how it is put in, and how it is tuned."""
 
     @abstractmethod
     def install(self, site: Site, settings: Settings) -> None:
