@@ -17,6 +17,12 @@ def test_the_base_error_is_no_builtin_in_disguise():
     assert tacache.TACacheError.__bases__ == (Exception,)
 
 
+@pytest.mark.parametrize("kind", [HostError, StorageError])
+def test_a_message_that_quotes_a_file_is_safe_to_print(kind):
+    error = kind("the plan was made for \x1b[2Jme\nand you")
+    assert str(error) == "the plan was made for \\x1b[2Jme\nand you"
+
+
 def test_a_file_that_cannot_be_written_is_one_of_ours_and_the_systems():
     assert issubclass(StorageError, tacache.TACacheError)
     assert issubclass(StorageError, OSError)

@@ -8,6 +8,10 @@ from contextlib import contextmanager
 class TACacheError(Exception):
     """Base of all errors of this package."""
 
+    def __str__(self) -> str:
+        """The message, which may quote a file: what a terminal would act on is escaped."""
+        return "\n".join(map(printable, super().__str__().split("\n")))
+
 
 class ProfileError(TACacheError):
     """A profile cannot be made, read, merged or resampled."""

@@ -180,3 +180,14 @@ def test_bagel_runs_in_one_process(where, monkeypatch):
     made = run("generate", *where, "--prompt", "a fox")
     assert made.exit_code == 2
     assert "leave torchrun" in made.stderr
+
+
+@pytest.mark.parametrize("size", [5, "32x32", [32]])
+def test_a_plan_with_a_size_that_is_none_is_one_line(where, plan, tmp_path, size):
+    fields = json.loads(plan.read_text())
+    fields["host"]["call"]["image_shapes"] = size
+    plan.write_text(json.dumps(fields))
+    asked = ["--prompt", "a cat", "--height", 32, "-o", tmp_path / "out"]
+    refused = run("generate", *where, "--plan", plan, *asked)
+    assert refused.exit_code == 2, refused.output
+    assert f"image_shapes are a height and a width, not {size!r}" in refused.stderr

@@ -378,6 +378,13 @@ def test_another_solver_is_warned_of(multistep_plan, change, expected, caplog):
     assert all(expected in message for message in found)
 
 
+def test_the_name_of_a_solver_does_not_reach_the_log_raw(multistep_plan, caplog):
+    host = multistep_plan.host.model_copy(update={"scheduler": "\x1b[2JEuler"})
+    apply(PIPELINES["wan"].build(), multistep_plan.model_copy(update={"host": host}))
+    (record,) = caplog.records
+    assert r"the steps of \x1b[2JEuler, this" in record.getMessage()
+
+
 # --- a mix of settings ------------------------------------------------------------------------
 
 

@@ -79,6 +79,7 @@ def _check_size(plan: Plan, run: Run) -> None:
         if not same:
             logger.warning(
                 "the plan was made for images of %s, this run has %s: calibrate at this size for "
-                "the best fidelity", size or f"{known[0]} tokens", shape or f"{length} tokens",
+                "the best fidelity",
+                printable(size or f"{known[0]} tokens"), shape or f"{length} tokens",
             )  # fmt: skip
             return

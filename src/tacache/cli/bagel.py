@@ -58,6 +58,8 @@ def call_arguments(
     given: dict[str, Any] = {"num_timesteps": steps, "cfg_text_scale": guidance}
     if height is not None or width is not None:
         shape = call.get("image_shapes", (SIDE, SIDE))
+        if not isinstance(shape, list | tuple) or len(shape) != 2:
+            raise TACacheError(f"the plan's image_shapes are a height and a width, not {shape!r}")
         given["image_shapes"] = (height or shape[0], width or shape[1])
     return {**call, **{name: v for name, v in given.items() if v is not None}}
 

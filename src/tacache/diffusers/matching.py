@@ -3,7 +3,7 @@
 from typing import Any, TypeGuard
 
 from tacache.diffusers.calls import as_number, logger
-from tacache.errors import HostError
+from tacache.errors import HostError, printable
 from tacache.grid import same_grid
 from tacache.moving import can_move, from_step, moved_to, with_breaks
 from tacache.plan import Plan
@@ -82,7 +82,8 @@ def warn_of_solver(plan: Plan, scheduler: Any) -> None:
     if different:
         logger.warning(
             "the plan was fitted to the steps of %s, this pipeline has %s: expect another fidelity "
-            "than its certificate says, or fit it with this scheduler", known, ", ".join(different),
+            "than its certificate says, or fit it with this scheduler",
+            printable(known), ", ".join(different),
         )  # fmt: skip
 
 

@@ -32,6 +32,12 @@ def test_evaluations_of_an_item_are_counted_anew():
     ]
 
 
+def test_what_a_prompt_says_does_not_reach_the_terminal_raw():
+    progress = _Progress()
+    Bar(progress, 0).begin("a \x1b[2J fox")
+    assert progress.updates == [{"now": "a \\x1b[2J fox"}]
+
+
 def test_long_names_leave_room_for_the_bar():
     progress = _Progress()
     Bar(progress, 0).begin("a very long prompt " * 10)

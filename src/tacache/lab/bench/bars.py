@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tacache.errors import printable
+
 WIDTH = 40  # of an item's name
 
 
@@ -20,7 +22,7 @@ class Bar:
 
     def begin(self, name: str) -> None:
         """Say that work on an item begins."""
-        self._name, self._ticks = textwrap.shorten(name, WIDTH, placeholder="..."), 0
+        self._name, self._ticks = textwrap.shorten(printable(name), WIDTH, placeholder="..."), 0
         self._show(now=self._name)
 
     def tick(self) -> None:
