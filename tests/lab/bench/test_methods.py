@@ -267,3 +267,15 @@ def test_a_cache_that_averages_over_processes_says_how_to_run_it(monkeypatch):
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     with pytest.raises(HostError, match="without torchrun, in one process, with --retry-failed"):
         CACHES["cache-dit"].available()
+
+
+def test_all_calls_are_counted_together_for_a_while(caller):
+    told: list[int] = []
+    with caller.counting(lambda: told.append(1)) as spent:
+        for _ in range(2):
+            with torch.no_grad(), caller.open(SUBJECT) as velocity:
+                velocity(velocity.run.noise, caller.times[0])
+    with torch.no_grad(), caller.open(SUBJECT) as velocity:
+        velocity(velocity.run.noise, caller.times[0])
+    assert spent.total == len(told) == 2
+    assert velocity.evaluated == caller.times[:1]
