@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tacache import Plan, Profile, Stepper, make_plan
 from tacache.diffusers import calibrate
-from tacache.diffusers.recording import subclass
+from tacache.diffusers.derived import subclass
 from tests.tiny import PIPELINES, Tiny
 from tests.tiny.check import counted
 from tests.tiny.entry import as_tensor
@@ -83,7 +83,7 @@ def recorded(pipe: Any) -> Iterator[Velocities]:
         return type(plain).step(self, model_output, *args, **kwargs)
 
     step.__signature__ = _signature(type(plain).step)
-    pipe.scheduler = subclass("Watched", type(plain), step=step).from_config(plain.config)
+    pipe.scheduler = subclass("Watched", type(plain), {"step": step}).from_config(plain.config)
     try:
         yield seen
     finally:
