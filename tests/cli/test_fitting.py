@@ -169,7 +169,7 @@ def test_killed_it_goes_on_where_it_stopped(command, tmp_path, monkeypatch):
         (["--evaluations", "3", "--call", "hieght=3"], "hieght"),
         (["--evaluation", "3"], "--evaluation"),
         (["--evaluations", "3", "--vary", "guidance=2,3,4"], "--vary was removed, because"),
-        (["--call", "num_inference_steps=few"], "num_inference_steps is a whole number, not 'few'"),
+        (["--call", "num_inference_steps=few"], "a whole number from 1 to 10000, not 'few'"),
     ],
 )
 def test_wrong_options_are_one_line_and_exit_code_2(command, options, message, tmp_path):

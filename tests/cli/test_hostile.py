@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from tacache.cli import app
 from tacache.cli.demo import check_ours
+from tacache.plan import make_plan
 from tacache.profile import Origin
 from tests.tiny import PIPELINES
 
@@ -141,3 +142,16 @@ def test_a_demo_replaces_its_own_page(tmp_path):
     (tmp_path / "index.html").write_text("a page")
     (tmp_path / "demo.json").write_text('{"budgets": [], "pictures": []}')
     check_ours(tmp_path)
+
+
+@pytest.mark.parametrize("steps", [10**9, 0, -1, True, 2.5, "many"])
+def test_a_plan_that_asks_for_steps_no_run_has_is_one_line(profile, tmp_path, monkeypatch, steps):
+    def never(*_, **__):
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("tacache.diffusers.loading.load_pipeline", never)
+    made = make_plan(profile, evaluations=5)
+    host = Origin(kind="diffusers", call={"num_inference_steps": steps})
+    path = made.model_copy(update={"host": host}).save(tmp_path / "x.plan.json")
+    refused = run("generate", "x", "--plan", path, "--prompt", "a fox", "-o", tmp_path)
+    assert_one_line(refused, "num_inference_steps is a whole number from 1 to 10000", repr(steps))

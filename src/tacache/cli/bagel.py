@@ -8,6 +8,7 @@ from tacache.errors import TACacheError
 from tacache.plan import Plan
 
 NAME = "bagel"
+STEPS = "num_timesteps"
 BATCHES = False  # the inferencer makes one picture a call
 SIDE = 1024  # pixels, unless --height or --width says otherwise
 
@@ -66,7 +67,7 @@ def call_arguments(
 
 def steps_of(call: dict[str, Any]) -> int:
     """Return the number of steps of a full run: BAGEL counts noise levels, one more."""
-    return whole(call, "num_timesteps") - 1
+    return whole(call, STEPS) - 1
 
 
 def remembered_call(plan: Plan | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Models by their names: what loads one as a host, and what the commands know of its kind.
 
-A kind is a module with `load`, `call_arguments`, `steps_of`, `prompts_of` and `BATCHES`. All that
-follows from a loaded host is the same for every kind.
+A kind is a module with `load`, `call_arguments`, `steps_of`, `prompts_of`, `STEPS` and `BATCHES`.
+All that follows from a loaded host is the same for every kind.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,7 +49,10 @@ def call_arguments(model: str, asked: Call, plan: Plan | None = None) -> dict[st
     options = ("steps", "height", "width", "frames", "guidance")
     given = {name: getattr(asked, name) for name in options}
     arguments: dict[str, Any] = kind_of(model).call_arguments(model, plan, **given)
-    return {**arguments, **parsed(asked.more)}
+    arguments |= parsed(asked.more)
+    if kind_of(model).STEPS in arguments:
+        steps_of(model, arguments)  # refuses what no run has, before a model is loaded
+    return arguments
 
 
 def steps_of(model: str, call: dict[str, Any]) -> int:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tacache.errors import TACacheError
+from tacache.grid import MOST_STEPS
 from tacache.models import default_call, own_prompts
 from tacache.plan import Plan
 
@@ -43,7 +44,8 @@ def steps_of(call: dict[str, Any]) -> int:
 
 
 def whole(call: dict[str, Any], name: str) -> int:
-    """Return an argument that is a whole number."""
-    if not isinstance(call[name], int):
-        raise TACacheError(f"{name} is a whole number, not {call[name]!r}")
-    return int(call[name])
+    """Return an argument that is a number of steps: a whole one that a grid can have."""
+    value = call[name]
+    if type(value) is not int or not 1 <= value <= MOST_STEPS:
+        raise TACacheError(f"{name} is a whole number from 1 to {MOST_STEPS}, not {value!r}")
+    return value
