@@ -9,7 +9,7 @@ from support import Counted
 from tacache import fit_plan, sample, time_grid
 from tacache.fitting.full_runs import record
 from tacache.fitting.lockstep import Problem, lock_step
-from tacache.fitting.refine import DAMPINGS, follow, refine
+from tacache.fitting.refine import DAMPINGS, refine, with_weights
 from tacache.fitting.samples import FunctionRuns
 from tacache.plan import Plan
 from tests.flows import GaussianMixtureFlow
@@ -42,10 +42,10 @@ def log_drift(x, wanted):
 def test_following_fitted_weights_is_the_fit_again(flow, noise):
     problem = problem_of(flow, noise[:SAMPLES], condition={})
     fit = lock_step(problem, (0, 4, 9, 14, 19))
-    again = follow(problem, fit.anchors, fit.weights)
+    again = with_weights(problem, fit.anchors, fit.weights)
     assert torch.equal(again.states[-1], fit.states[-1])
     assert again.drift == fit.drift
-    part = follow(problem, fit.anchors, fit.weights, fit, 3)
+    part = with_weights(problem, fit.anchors, fit.weights, fit, 3)
     assert torch.equal(part.states[-1], fit.states[-1])
 
 

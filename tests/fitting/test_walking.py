@@ -10,7 +10,7 @@ from tacache import time_grid
 from tacache.fitting import fit_budget
 from tacache.fitting.full_runs import record
 from tacache.fitting.lockstep import Problem, lock_step, log_drift
-from tacache.fitting.refine import follow, refine
+from tacache.fitting.refine import refine, with_weights
 from tacache.fitting.samples import FunctionRuns
 from tacache.fitting.walking import EulerWalk, walk_of
 from tacache.velocity import euler
@@ -96,7 +96,7 @@ def test_a_fit_follows_the_solver_not_euler(flow, noise, problem):
     anchors = (0, 2, 4, 6, 8, 10)
     runs = FunctionRuns(flow, noise, TIMES, condition={})
     eulers = lock_step(problem._replace(runs=runs, reference=record(runs)), anchors)
-    found = follow(problem, anchors, eulers.weights)
+    found = with_weights(problem, anchors, eulers.weights)
     fit = lock_step(problem, anchors)
     assert fmean(log_drift(fit)) < fmean(log_drift(found)) - 0.2
 
@@ -105,7 +105,7 @@ def test_a_fit_follows_the_solver_not_euler(flow, noise, problem):
 def test_a_fit_goes_on_with_what_the_solver_remembers(problem, first):
     fit = lock_step(problem, (0, 3, 6, 9))
     assert lock_step(problem, fit.anchors, fit, first).weights == fit.weights
-    assert follow(problem, fit.anchors, fit.weights, fit, first).drift == fit.drift
+    assert with_weights(problem, fit.anchors, fit.weights, fit, first).drift == fit.drift
 
 
 def test_search_and_refinement_walk_with_it_too(problem):
@@ -115,7 +115,7 @@ def test_search_and_refinement_walk_with_it_too(problem):
     fast, searched = (
         fit_budget(problem.runs, problem.reference, 4, max_evaluations=most) for most in (0, 3000)
     )
-    again = follow(problem, searched.anchors, searched.weights)
+    again = with_weights(problem, searched.anchors, searched.weights)
     held_out = problem.reference.held_out
     judged = [again.drift[i] for i in range(held_out)]
     assert searched.certificate.drift == pytest.approx(sum(judged) / held_out, rel=1e-9)

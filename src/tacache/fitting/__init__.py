@@ -21,7 +21,7 @@ from tacache.fitting.anchors import best_anchors
 from tacache.fitting.flow import Target, equivalent_steps
 from tacache.fitting.full_runs import beside, flow_cost, held_out_of, probe_cost, record
 from tacache.fitting.lockstep import Fit, Problem, Reference, drift_of, lock_step
-from tacache.fitting.refine import follow, needed, refine
+from tacache.fitting.refine import needed, refine, with_weights
 from tacache.fitting.samples import FunctionRuns, Runs
 from tacache.fitting.search import SearchedFits, best_power, search_anchors
 from tacache.grid import break_steps
@@ -203,7 +203,7 @@ def _searched(
     weights, more = refine(problem, fit, left - spent - once)
     if weights == fit.weights:
         return fit, spent + more
-    return follow(problem, fit.anchors, weights), spent + more + once
+    return with_weights(problem, fit.anchors, weights), spent + more + once
 
 
 def _settled(tries: SearchedFits, fit: Fit | None, evaluations: int) -> tuple[Fit, int]:

@@ -29,7 +29,7 @@ FEWEST = 3  # samples to learn from
 USUAL = 2.5  # weights an interval
 
 
-def follow(
+def with_weights(
     problem: Problem,
     anchors: tuple[int, ...],
     weights: Weights,
@@ -70,7 +70,7 @@ def refine(problem: Problem, fit: Fit, budget: int) -> tuple[Weights, int]:
         learned = tried = problem
     spent = len(learned.samples) * slopes + len(tried.samples) * trial
     products = _slopes(learned, _part(fit, problem, learned))
-    fits = [follow(tried, fit.anchors, _stepped(fit.weights, products, d)) for d in DAMPINGS]
+    fits = [with_weights(tried, fit.anchors, _stepped(fit.weights, products, d)) for d in DAMPINGS]
     best = min(fits, key=lambda one: fmean(log_drift(one)))
     now = fit._replace(drift={i: fit.drift[i] for i in tried.samples})
     return (best.weights if is_better(best, now, held_out) else fit.weights), spent
@@ -96,7 +96,7 @@ def _slopes(problem: Problem, start: Fit) -> Floats:
     for i, row in enumerate(start.weights):
         for j in range(len(row)):
             changed = _changed(start.weights, i, j, CHANGE)
-            end = follow(problem, start.anchors, changed, start, i).states[-1]
+            end = with_weights(problem, start.anchors, changed, start, i).states[-1]
             columns.append((end.double() - start.states[-1].double()) / CHANGE)
     mine, runs = problem.mine, problem.runs
     wanted = problem.reference.states[-1][mine].to(start.states[-1].device)

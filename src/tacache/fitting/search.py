@@ -16,7 +16,7 @@ import numpy as np
 from tacache.errors import PlanError
 from tacache.fitting.anchors import best_anchors
 from tacache.fitting.lockstep import Fit, Problem, is_better, lock_step, log_drift
-from tacache.fitting.refine import follow
+from tacache.fitting.refine import with_weights
 from tacache.storage.journal import Journal
 from tacache.work.progress import track
 
@@ -57,7 +57,7 @@ class SearchedFits:
     def walked(self, fit: Fit) -> Fit:
         """The fit with its states, also where only its weights were kept."""
         if not self.fits[fit.anchors].states:
-            self.fits[fit.anchors] = follow(self.problem, fit.anchors, fit.weights)
+            self.fits[fit.anchors] = with_weights(self.problem, fit.anchors, fit.weights)
         return self.fits[fit.anchors]
 
     def _keep(self, fit: Fit) -> None:
