@@ -4,9 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from tacache import PlanError, TACacheError, time_grid
 from tacache.cli import app
+from tacache.fitting import check_budget
+from tacache.fitting.full_runs import flow_cost
+from tacache.fitting.samples import FunctionRuns
 from tacache.plan import Plan
 from tacache.storage.frontier import Frontier
 from tests.tiny import PIPELINES
@@ -238,3 +243,31 @@ def test_a_wrong_target_is_one_line(command, options, reason):
     made = run(*command, "--evaluations", 3, *options)
     assert made.exit_code == 2
     assert reason in made.output
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [([], 16), (["--fast"], 8), (["--target", "flow"], 8), (["--target", "flow", "--count", 5], 5)],
+)
+def test_as_many_prompts_as_the_evaluations_allow(options, count, monkeypatch, tmp_path):
+    asked = []
+
+    def stopped(model, load, texts, call, **work):
+        asked.append(len(texts))
+        raise TACacheError("enough was seen")
+
+    monkeypatch.setattr("tacache.cli.hosts.fit_plans", stopped)
+    made = run("fit", "tiny-flux", "--evaluations", 17, *options, "-o", tmp_path / "p.json")
+    assert made.exit_code == 2
+    assert asked == [count]
+
+
+def test_eight_samples_are_within_what_a_fit_to_the_flow_may_spend():
+    """The numbers of the help's example: 50 steps, 17 evaluations and the default limit."""
+    runs = FunctionRuns(lambda x, t: x, torch.zeros(8, 2), time_grid(50), {})
+    aiming = flow_cost(runs, "flow", None)
+    check_budget(runs, 17, 3, 3000, 2 * 17 + aiming)
+    twice = FunctionRuns(lambda x, t: x, torch.zeros(16, 2), time_grid(50), {})
+    more = 4 * 17 + flow_cost(twice, "flow", None)
+    with pytest.raises(PlanError, match="max_evaluations=3000 is too few"):
+        check_budget(twice, 17, 3, 3000, more)

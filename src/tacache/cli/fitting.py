@@ -36,7 +36,9 @@ class Runs:
     count: Annotated[
         int | None,
         typer.Option(
-            min=2, help=f"Use only the first COUNT prompts (default: {COUNT}; --fast: {FAST})."
+            min=2,
+            help=f"Use only the first COUNT prompts (default: {COUNT}; {FAST} with --fast or "
+            "--target flow).",
         ),
     ] = None
     seeds: Seeds = "0"
@@ -51,8 +53,8 @@ class Search:
         str,
         typer.Option(
             metavar="run|flow",
-            help="What to come close to: the full run, or the flow, which the full run is itself "
-            "off; the flow takes a second run of twice as many steps.",
+            help="What to come close to: the full run, or the flow that the full run approximates. "
+            "The flow takes a second run of twice as many steps.",
         ),
     ] = "run"
     reference_steps: Annotated[
@@ -129,7 +131,7 @@ def fit(
     asked, arguments = load.checked(model), hosts.call_arguments(model, call)
     budgets = _budgets(evaluations, speedup, psnr, hosts.steps_of(model, arguments))
     texts = read_prompts(hosts.prompts_of(model, runs.prompts))
-    texts = texts[: runs.count or (FAST if fast else COUNT)]
+    texts = texts[: runs.count or (FAST if fast or search.target == "flow" else COUNT)]
     target = out or Path(Path(model).name + (".plan.json" if len(budgets) == 1 else "-plans"))
     alone = len(budgets) == 1 and psnr is None
     if alone:
