@@ -26,7 +26,7 @@ from tacache.diffusers import applied, apply, drive, fit_plan, fit_plans
 from tacache.diffusers.pipeline import PipelineHost
 from tacache.fitting.full_runs import record, retraced
 from tacache.fitting.lockstep import Problem, lock_step
-from tacache.fitting.refine import follow
+from tacache.fitting.refine import with_weights
 from tacache.host.fitting import HeldRuns, hold
 from tacache.prompts import samples_of
 from tacache.work.processes import ALONE
@@ -281,7 +281,7 @@ def test_a_fit_that_goes_on_from_a_known_one_is_the_whole_fit(name):
         whole, part = (lock_step(problem, (0, 2, 5, 6), *extra) for extra in ((), (known, 1)))
         assert part.weights == whole.weights
         assert torch.equal(part.states[-1], whole.states[-1])
-        again = follow(problem, whole.anchors, whole.weights, known, 1)
+        again = with_weights(problem, whole.anchors, whole.weights, known, 1)
         assert torch.equal(again.states[-1], whole.states[-1])
 
 
@@ -320,7 +320,7 @@ def test_a_fit_to_the_parent_beats_one_to_euler():
         for name in ("wan", "wan-euler")
     )
     with problem_on("wan", num_inference_steps=12) as problem:
-        drifts = [follow(problem, one.anchors, one.weights).drift for one in (own, eulers)]
+        drifts = [with_weights(problem, one.anchors, one.weights).drift for one in (own, eulers)]
     assert sum(drifts[0].values()) < 0.5 * sum(drifts[1].values())
 
 
