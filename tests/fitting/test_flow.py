@@ -208,8 +208,15 @@ def test_eight_samples_and_one_budget_stay_within_3000_evaluations():
 
 def test_a_finer_reference_is_a_multiple_and_finer():
     flow, noise, times = mixture(), noise_of(4), time_grid(10)
+    calls = []
+
+    def counted(x, t):
+        calls.append(t)
+        return flow(x, t)
+
     with pytest.raises(PlanError, match="reference_steps=20"):
-        fit_to_flow(flow, noise, times, 5, reference_steps=17)
+        fit_to_flow(counted, noise, times, 5, reference_steps=17)
+    assert not calls
     with pytest.raises(PlanError, match="above the 10 steps"):
         fit_to_flow(flow, noise, times, 5, reference_steps=10)
     finer = fit_to_flow(flow, noise, times, 5, reference_steps=40)

@@ -18,7 +18,7 @@ from torch import Tensor
 from tacache.certificate import Certificate
 from tacache.errors import PlanError
 from tacache.fitting.anchors import best_anchors
-from tacache.fitting.flow import Target, equivalent_steps
+from tacache.fitting.flow import Target, equivalent_steps, finest_of
 from tacache.fitting.full_runs import beside, flow_cost, held_out_of, probe_cost, record
 from tacache.fitting.lockstep import Fit, Problem, Reference, drift_of, lock_step
 from tacache.fitting.refine import needed, refine, with_weights
@@ -96,6 +96,8 @@ def fit_runs(
     """
     aside = held_out_of(runs.total) if measured else 0
     aiming = flow_cost(runs, target, reference_steps)
+    if target == "flow" and isinstance(runs, FunctionRuns):  # a grid that cannot be divided
+        runs.divided_into(finest_of(len(runs.times) - 1, reference_steps))
     for budget in evaluations:
         check_budget(runs, budget, history, max_evaluations, aside * budget + aiming)
     if progress:

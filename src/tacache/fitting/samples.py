@@ -78,16 +78,20 @@ class FunctionRuns:
         """The values as they are: all samples are in this process."""
         return dict(mine)
 
-    @contextmanager
-    def on_steps(self, steps: int) -> Iterator["FunctionRuns"]:
-        """The samples on the grid divided into so many steps, or on every so many of its levels."""
+    def divided_into(self, steps: int) -> tuple[float, ...]:
+        """The grid with every step divided, or with every so many of its levels; else an error."""
         now = len(self.times) - 1
         if max(steps, now) % min(steps, now):
             raise PlanError(
                 f"a grid of {now} steps is divided into a multiple of them, not into {steps}: "
                 f"give reference_steps={max(2, round(steps / now)) * now}"
             )
-        times = divided(self.times, steps // now) if steps > now else self.times[:: now // steps]
+        return divided(self.times, steps // now) if steps > now else self.times[:: now // steps]
+
+    @contextmanager
+    def on_steps(self, steps: int) -> Iterator["FunctionRuns"]:
+        """The same samples on a grid of so many steps."""
+        times = self.divided_into(steps)
         runs = FunctionRuns(self.velocity, self.noise, times, self.condition, self.batch_size)
         runs.breaks = self.breaks
         yield runs
