@@ -31,7 +31,8 @@ from tacache.lab.bench import (
 )
 from tacache.lab.bench.calibration_sets import FIRST_SEED, CalibrationSet, record_walk
 from tacache.lab.bench.judging import work_folder
-from tacache.lab.bench.methods import METHODS, Planned, resolve
+from tacache.lab.bench.methods import METHODS, resolve
+from tacache.lab.bench.plans import Planned
 from tacache.lab.bench.rivals import Rival
 from tacache.lab.bench.runner import Bench, drop_failed
 from tacache.lab.bench.seam import Calls

@@ -38,7 +38,7 @@ from tacache.work.processes import Processes
 
 Item = TypeVar("Item")
 # what takes longest to make ready, begun first so that no process ends long after the others
-SLOW = ("budcache", "magcache", "fitted", "easycache", "teacache-x")
+SLOW = ("budcache", "magcache", "fitted", "fitted-flow", "easycache", "teacache-x")
 
 
 def run_bench(pipe: Any, job: Job, out: str | Path, *, progress: bool = False) -> list[Record]:

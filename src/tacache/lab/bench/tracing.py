@@ -27,7 +27,7 @@ from tacache.velocity import euler
 
 def is_traceable(method: Any) -> bool:
     """Whether a method steps through the full grid: a plan of ours, or a rule that skips."""
-    from tacache.lab.bench.methods import Followed
+    from tacache.lab.bench.plans import Followed
 
     return isinstance(method, Followed) or hasattr(getattr(method, "baseline", None), "visits")
 

@@ -9,8 +9,9 @@ from tacache.errors import TACacheError
 from tacache.host import Call, Request, generate, write
 from tacache.lab.bench.calibration_sets import record_walk
 from tacache.lab.bench.judging import FULL
-from tacache.lab.bench.methods import Followed, load_settings, resolve
+from tacache.lab.bench.methods import load_settings, resolve
 from tacache.lab.bench.model_caches import within
+from tacache.lab.bench.plans import Followed
 from tacache.lab.bench.records import Key
 from tacache.lab.bench.runner import Bench, load_prepared
 from tacache.lab.export.orders import Order

@@ -14,7 +14,8 @@ from tacache.storage.files import FileRecord, Frozen
 
 REFERENCES = ("full", "fine")  # the methods of records that others are compared to
 HEADLINES = ("full.psnr", "full.ssim", "full.lpips", "full.drift")
-OWN = ("tasu", "fitted", "damped", "plan")  # the methods of this package; `plan:NAME` of exports
+# the methods of this package; `plan:NAME` of exports
+OWN = ("tasu", "fitted", "instant", "damped", "plan")
 
 
 class Row(Frozen):
