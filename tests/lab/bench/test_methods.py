@@ -13,13 +13,14 @@ from tacache import HostError, Plan, PlanError, TACacheError, instant_plan
 from tacache.diffusers import fit_plan
 from tacache.diffusers.pipeline import PipelineHost
 from tacache.lab.bench import Job, Record, methods, plans, run_bench
-from tacache.lab.bench.calibration_sets import CalibrationSet, record_walk
+from tacache.lab.bench.calibration_sets import CalibrationSet
 from tacache.lab.bench.methods import METHODS, load_settings, published, resolve
 from tacache.lab.bench.model_caches import CalibrationTrials, InsideMethod, within
 from tacache.lab.bench.plans import Planned, sample_by_plan
 from tacache.lab.bench.records import plain
 from tacache.lab.bench.seam import Calls
 from tacache.lab.bench.tries import KnownTries
+from tacache.lab.bench.walks import record_walk
 from tacache.lab.methods import Problem
 from tacache.lab.methods.inside import CACHES, Cache
 from tacache.lab.methods.inside.library import FirstBlockSettings

@@ -10,6 +10,7 @@ fitted            TACache's plans fitted to the full run
 fitted-flow       the same, fitted to the flow
 magcache, ...     every baseline, tuned for the budget
 magcache:flux     the same at a published setting
+euler:400         Euler's method with so many steps, more than the full run has or fewer
 
 Caches inside the model, on FLUX and Wan (`model_caches`), tuned or, with :flux, as published:
 
@@ -37,13 +38,14 @@ from tacache.lab.bench.calibration_sets import CalibrationSet
 from tacache.lab.bench.model_caches import InsideMethod, inside_caches
 from tacache.lab.bench.papers import THRESHOLDS, thresholds
 from tacache.lab.bench.plans import Damped, FittedPlan, Instant, Planned, Thresholds
-from tacache.lab.bench.rivals import Rival
+from tacache.lab.bench.rivals import EulerRun, Rival
 from tacache.lab.methods import BASELINES, Problem
 from tacache.plan import Rule
 from tacache.rules import PROFILE_RULES
 from tacache.storage.files import Frozen
 
 PAPER_RATIO = 10.0
+EULER = "euler"  # with a number of steps after a colon
 # the prompts that ship for any model, as a source beside an embedded model's own
 GENERAL, GENERAL_PROMPTS = "general", "calibration"
 
@@ -129,6 +131,8 @@ def _method(base: str) -> Method:
     if colon and name in PROFILE_RULES:
         tau_k, tau_d = thresholds(name, variant)
         return Thresholds(name, tau_k, tau_d)  # type: ignore[arg-type]  # a rule of a profile
+    if colon and name == EULER:
+        return EulerRun(_steps(variant))
     rival: Any = BASELINES.get(name) or inside_caches().get(name)
     if colon and rival is not None:
         if variant in rival.published:
@@ -140,6 +144,13 @@ def _method(base: str) -> Method:
     raise TACacheError(
         f"unknown method {base!r}: choose from {', '.join(METHODS)}{without}, {words}"
     )
+
+
+def _steps(variant: str) -> int:
+    """The number of steps after `euler:`."""
+    if not variant.isdigit() or int(variant) < 1:
+        raise TACacheError(f"{EULER}:{variant}: a number of steps follows, as in {EULER}:100")
+    return int(variant)
 
 
 def _descendants(kind: type[Frozen]) -> Iterator[type[Frozen]]:

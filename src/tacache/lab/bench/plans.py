@@ -16,6 +16,7 @@ from tacache.fitting.samples import FunctionRuns
 from tacache.instant import instant_plan
 from tacache.lab.bench.calibration_sets import CalibrationSet
 from tacache.lab.methods import Problem, Recording
+from tacache.lab.methods.tuning import least, spread
 from tacache.plan import LONGEST, Plan, Rule, make_plan
 from tacache.stepper import sample
 from tacache.storage.files import Frozen
@@ -52,18 +53,23 @@ class Planned(Followed):
         self.rule, self.ratio = rule, ratio
 
     def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Plan:
-        """The plan that ends nearest to full steps on the calibration samples."""
+        """The plan that ends nearest to the reference on the calibration samples."""
         found: dict[tuple[int, ...], Plan] = {}
         for ratio in (self.ratio,) if self.ratio else (None, *RATIOS):
             plan = make_plan(
                 calibration_set.profile, evaluations=evaluations, ratio=ratio, rule=self.rule
             )
             found.setdefault(plan.anchors, plan)
-        plans = list(found.values())
+        plans = spread(list(found.values()), calibration_set.most)
         if len(plans) == 1:
             return plans[0]
         with calibration_set.recording() as recording:
-            return min(plans, key=lambda plan: recording.error(sample_by_plan(recording, plan)))
+            parts = [recording.of([row]) for row in range(recording.samples)]
+
+            def error(plan: Plan, part: int) -> float:
+                return parts[part].error(sample_by_plan(parts[part], plan))
+
+            return least(plans, error, len(parts))
 
 
 class Damped(Planned):
