@@ -22,7 +22,7 @@ from tacache.lab.methods import Problem
 from tacache.lab.methods.solvers import Model, adams_bashforth_steps
 from tacache.prompts import Sample
 
-FLOW_STEPS = 200  # of the host's grid, before its end is graded
+FLOW_STEPS = 300  # of the host's grid, before its end is graded
 RATIO, LOWEST = 0.9, 1e-3  # of one level to the one before; the last level above the end
 
 
