@@ -46,7 +46,7 @@ class EasyCache(OnlineRule[EasyCacheSettings]):
         """For each warm-up and reuse the lowest taus whose means meet the budget or a bit less."""
         found: list[EasyCacheSettings] = []
         ways = [one for one in product(WARM_UPS, REUSES) if one[0] < evaluations]
-        for warm_up, reuse in spread(ways, recording.most):
+        for warm_up, reuse in spread(ways, recording.most and max(1, recording.most // 2)):
             loosest = EasyCacheSettings(tau=LOOSEST, warm_up=warm_up, reuse=reuse)
             found += self.tightest(recording, loosest, "tau", evaluations)
         return found
