@@ -20,6 +20,7 @@ from tests.tiny import PIPELINES
 
 FLUX = PIPELINES["flux"]
 QUICK = ("flux", "sd3", "wan", "qwen-image")
+UNDRIVEN = (*MODULAR, "ltx2")  # cannot be held in their loops, and so not be fitted
 OTHERS = tuple(name for name in (*SUPPORTED, *MODULAR) if name not in QUICK)
 
 
@@ -48,6 +49,8 @@ def check_agreement(tiny):
     origin, times, breaks = seen_at_the_start(tiny, pipe)
     assert plan.host.weights is not None
     assert agrees(plan, origin, times, breaks)
+    if tiny.name in UNDRIVEN:
+        return
     call = {"num_inference_steps": STEPS, **tiny.call()}
     prompt = call.pop("prompt")
     with PipelineHost(pipe).open(Sample(prompt, 0), call) as run:
