@@ -13,7 +13,7 @@ from torch import Tensor
 from tacache import host
 from tacache.diffusers.calls import as_number, can_start_midway
 from tacache.diffusers.driving import DrivenRun, drive
-from tacache.diffusers.fingerprint import describe, settings
+from tacache.diffusers.fingerprint import describe, has_negative, settings
 from tacache.diffusers.grids import on_grid
 from tacache.diffusers.host import applied, check_finished, plain_scheduler, without_plan
 from tacache.diffusers.recording import recording
@@ -159,6 +159,7 @@ class PipelineRun:
             self._call | settings(self.driven.call),
             latent_shape=tuple(noise.shape[1:]),
             dtype=str(noise.dtype).removeprefix("torch."),
+            negative=has_negative(self.driven.call),
         )
 
 
@@ -232,6 +233,7 @@ class PipelineHost:
             call | settings(seen.call),
             latent_shape=tuple(v.shape[1:]),
             dtype=str(v.dtype).removeprefix("torch."),
+            negative=has_negative(seen.call),
         )
         return Profile.merge(walk.profile(origin, seen.breaks) for walk in seen.walks)
 
