@@ -197,17 +197,16 @@ class Accelerates(FollowsPlan):
                 "says, so a plan cannot start there",
             )
 
-    def _see(self, v: Tensor, x: Tensor, result: Any, options: dict[str, Any]) -> None:
+    def _see(self, record: RunRecord, v: Tensor, x: Tensor, x_next: Tensor, options: Any) -> None:
         """Record a full step; what goes wrong with that stops no run."""
-        assert self._record is not None and self.chooser is not None and self._setting is not None
         try:
             if options.get("per_token_timesteps") is not None:
                 raise HostError("each token has a timestep of its own")
-            v = -v if self.config.get("invert_sigmas") else v
-            self._record.see(x, v, result[0])
+            record.see(x, -v if self.config.get("invert_sigmas") else v, x_next)
         except (TACacheError, OSError) as error:
             self._record = None
-            self.chooser.give_up(self._setting, str(error))
+            if self.chooser is not None and self._setting is not None:
+                self.chooser.give_up(self._setting, str(error))
 
 
 @functools.cache
@@ -243,7 +242,7 @@ def accelerating_scheduler(parent: type) -> Any:
             self._stay_full()
         result = carrier.step(self, model_output, timestep, sample, *args, **kwargs)
         if self._record is not None:
-            self._see(model_output, sample, result, kwargs)
+            self._see(self._record, model_output, sample, result[0], kwargs)
         return result
 
     members = {

@@ -92,7 +92,7 @@ class KeptCalls(PipelineHost):
         return {**source, **there, **call, "latents": kept.noise.to(device)}
 
     def processes(self) -> Processes:
-        """This one alone: the others of a launcher know nothing of the fit."""
+        """One alone: others of a launcher know nothing of the fit."""
         return ALONE
 
 

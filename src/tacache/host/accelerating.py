@@ -3,6 +3,7 @@
 A host asks at the beginning of each run, when its size and steps are known, and says what it is.
 """
 
+import functools
 import hashlib
 import logging
 import threading
@@ -32,6 +33,7 @@ FEWEST_STEPS = 12  # of a run that is accelerated: distilled models make fewer
 FEWEST_SAMPLES = 2  # of a fit: one of them is held out to judge it
 # How far a repeated velocity may be off, over its norm: other batches round differently.
 SAME = {torch.float32: 1e-3, torch.float64: 1e-3}
+TRIES = 20  # fits of all samples, more than a line search over anchors makes
 NEARLY_SAME = 3e-2  # in the half precisions
 
 
@@ -124,6 +126,7 @@ class Chooser:
         self._said: set[object] = set()
         self._learnings: dict[str, Learning] = {}
         self._given_up: set[str] = set()
+        self._proven: set[frozenset[str]] = set()  # the arguments of calls that repeat
         self._fitted: dict[tuple[str, int], Plan] = {}  # also where the store could not take them
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Chooser":
@@ -156,9 +159,10 @@ class Chooser:
         return evaluations
 
     def choose(self, run: Setting, source: Source) -> Choice:
-        """The plan for this run, or full steps; the call in which learning ends waits for its fit.
+        """The plan for this run, or full steps.
 
-        Nothing that goes wrong with learning or the store stops a run.
+        The call whose run is the last to learn from waits for the fit at its end. Nothing that goes
+        wrong with learning or the store stops a run.
         """
         with self._taking_turns:
             given = self.wish.plan
@@ -203,17 +207,17 @@ class Chooser:
         )  # fmt: skip
         return plan.model_copy(update={"host": run.origin})
 
-    def _learned(
-        self, run: Setting, key: str, evaluations: int, source: Source
-    ) -> Choice | None:
-        """Full steps to learn from, or the plan that was learned; None where that is impossible."""
-        reason = "" if key in self._given_up else source.refusal()
-        if reason is not None:
-            if reason:
-                self.say((key, reason), "this call is not learned from: %s", reason)
+    def _learned(self, run: Setting, key: str, evaluations: int, source: Source) -> Choice | None:
+        """Full steps to learn from, or a plan that was learned; None where that is impossible."""
+        if key in self._given_up:
             return None
-        learning = self._learnings.setdefault(key, Learning(self._folder / key))
+        unreadable = "the weights cannot be read (sequential offload), so no plan is found again"
+        reason = unreadable if run.origin.weights is None else source.refusal()
+        if reason is not None:
+            self.say((key, reason), "this call is not learned from: %s", reason)
+            return None
         try:
+            learning = self._learnings.setdefault(key, Learning(self._folder / key))
             if not learning.begin():
                 self.say(
                     (key, "busy"),
@@ -221,23 +225,37 @@ class Chooser:
                     "plan is followed until its plan is there",
                 )
                 return None
-            with untouched_generators():
-                self._prove(learning, source)
-                if learning.count() >= self.wish.learn:
-                    return Choice(self._fit(run, key, evaluations, learning, source))
         except StorageError as error:
             self._give_up(key, f"{error}. Nothing is learned")
             return None
-        except TACacheError as error:
-            learning.forget()
-            self._give_up(key, f"nothing can be learned from these calls: {error}")
-            return None
+        plan = self._taught(run, key, evaluations, source)
+        if plan is not None or key in self._given_up:
+            return None if plan is None else Choice(plan)
         self.say(
             (key, "learning"),
             "the first %d samples of this setting run in full, and a plan with %d evaluations is "
             "learned from them (%d are there)", self.wish.learn, evaluations, learning.count(),
         )  # fmt: skip
-        return Choice(record=RunRecord(learning, self.wish.learn, run.times, source.call_of))
+        done = functools.partial(self._taught, run, key, evaluations, source)
+        return Choice(record=RunRecord(learning, self.wish.learn, run.times, source.call_of, done))
+
+    def _taught(self, run: Setting, key: str, evaluations: int, source: Source) -> Plan | None:
+        """The plan that the kept samples teach, once there are enough of them."""
+        learning = self._learnings.get(key)
+        if learning is None:  # closed meanwhile
+            return None
+        try:
+            with self._taking_turns, untouched_generators():
+                self._prove(learning, source)
+                if learning.count() >= self.wish.learn:
+                    return self._fit(run, key, evaluations, learning, source)
+        except StorageError as error:
+            self._give_up(key, f"{error}. Nothing is learned")
+        except Exception as error:  # whatever it is, the call goes on
+            learning.forget()
+            kind = "" if isinstance(error, TACacheError) else f"{type(error).__name__}: "
+            self._give_up(key, f"nothing can be learned from these calls: {kind}{error}")
+        return None
 
     @property
     def _folder(self) -> Path:
@@ -256,24 +274,24 @@ class Chooser:
 
     def _prove(self, learning: Learning, source: Source) -> None:
         """See once for each kind of kept call whether it gives the same velocities again."""
-        samples = learning.samples()
-        host, call = source.host(samples)
-        for i, one in enumerate(samples):
-            kind = frozenset(one.call)
-            if kind not in learning.proven:
-                check_repeats(host, call, one, i)
-                learning.proven.add(kind)
+        for one in learning.unseen():
+            if frozenset(one.call) not in self._proven:
+                host, call = source.host([one])
+                check_repeats(host, call, one)
+                self._proven.add(frozenset(one.call))
 
     def _fit(
         self, run: Setting, key: str, evaluations: int, learning: Learning, source: Source
-    ) -> Plan:
-        """Fit a plan to the kept samples, store it, and delete them."""
+    ) -> Plan | None:
+        """Fit a plan to the kept samples, store it, and delete them; None if files are damaged."""
         samples = learning.samples()[: self.wish.learn]
+        if len(samples) < self.wish.learn:
+            return None
         host, call = source.host(samples)
         told = cost_of(samples, evaluations)
         self._logger.warning(
-            "%d samples are recorded: a plan with %d evaluations is fitted to them now. %s This "
-            "call waits for it, later ones do not.", len(samples), evaluations, told,
+            "%d samples are recorded: a plan with %d evaluations is fitted to them now, and this "
+            "call waits for it. %s", len(samples), evaluations, told,
         )  # fmt: skip
         plan = fit_kept(host, call, run, evaluations, samples, learning.resume)
         self._fitted[key, evaluations] = plan
@@ -308,7 +326,7 @@ def known_of(plan: Plan) -> str:
     near.append(f"{known.drift:.2g} of drift in the latents")
     flow = known.nearness(plan.evaluations)
     return (
-        f"{budget}, {' and '.join(near)} from the full run on {known.held_out} held-out samples"
+        f"{budget}, {' and '.join(near)} from the full run ({known.held_out} held out)"
         + (f" ({flow})" if flow else "")
     )
 
@@ -328,7 +346,8 @@ def cost_of(samples: Sequence[Kept], evaluations: int) -> str:
 
 def most_of(samples: int, steps: int, evaluations: int) -> int:
     """The evaluations that a fit without a search may spend, the full runs included."""
-    return max(FAST, samples * (steps + 2 * evaluations) + 10 * steps)
+    least = samples * (steps + 2 * evaluations) + 10 * steps
+    return max(least, min(FAST, least + TRIES * samples * evaluations))
 
 
 def fit_kept(
@@ -363,9 +382,9 @@ def fit_kept(
     return plan.model_copy(update={"host": run.origin.model_copy(update=latents)})
 
 
-def check_repeats(host: Host, call: Call, sample: Kept, number: int) -> None:
-    """Refuse a kept call that does not give the velocities again that it gave."""
-    with torch.no_grad(), host.quiet(), host.open(Sample(None, number), call) as run:
+def check_repeats(host: Host, call: Call, sample: Kept) -> None:
+    """Refuse a kept call, the host's first, that does not give the same velocities again."""
+    with torch.no_grad(), host.quiet(), host.open(Sample(None, 0), call) as run:
         if run.times != sample.times or not torch.equal(run.noise.cpu(), sample.noise):
             raise HostError("made again, they start from other noise or on another grid")
         for step, (x, before) in zip((0, len(run.times) - 2), sample.ends, strict=True):

@@ -7,7 +7,7 @@ One process at a time learns a setting: it holds the folder's lock until the fit
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +46,7 @@ class Learning:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.proven: set[frozenset[str]] = set()  # the arguments of calls that gave the same again
+        self._seen: set[Path] = set()
         lock = folder.with_name(f"{folder.name}.lock")
         self._lock = FileLock(lock, thread_local=False)
 
@@ -80,14 +80,14 @@ class Learning:
 
     def samples(self) -> list[Kept]:
         """The kept samples; a damaged file is deleted, and its sample is learned again."""
-        found = []
+        return [kept for path in self._files() for kept in _loaded(path)]
+
+    def unseen(self) -> Iterator[Kept]:
+        """The samples that were not given by this before."""
         for path in self._files():
-            try:
-                found.append(Kept(**load_values(path)))
-            except Exception as error:  # unpickling raises anything on a damaged file
-                logger.warning("%s is damaged and was deleted (%s)", path, type(error).__name__)
-                path.unlink(missing_ok=True)
-        return found
+            if path not in self._seen:
+                yield from _loaded(path)
+                self._seen.add(path)
 
     def keep(self, kept: Kept) -> None:
         """Write one more sample."""
@@ -113,6 +113,16 @@ class Learning:
         return sorted(path for path in self.folder.glob(f"*{SUFFIX}") if path.stem.isdigit())
 
 
+def _loaded(path: Path) -> list[Kept]:
+    """The sample of a file, or none if the file is damaged."""
+    try:
+        return [Kept(**load_values(path))]
+    except Exception as error:  # unpickling raises anything on a damaged file
+        logger.warning("%s is damaged and was deleted (%s)", path, type(error).__name__)
+        path.unlink(missing_ok=True)
+        return []
+
+
 class RunRecord:
     """A full run while it is made: a batch of samples, each to be called again by itself."""
 
@@ -122,8 +132,10 @@ class RunRecord:
         wanted: int,
         times: tuple[float, ...],
         call_of: Callable[[int, int], dict[str, Any]],
+        done: Callable[[], object],
     ) -> None:
-        self._learning, self._wanted, self._times, self._call_of = learning, wanted, times, call_of
+        self._learning, self._wanted, self._times = learning, wanted, times
+        self._call_of, self._done = call_of, done
         self._states: list[Tensor] = []
         self._velocities: list[Tensor] = []
         self._next: Tensor | None = None
@@ -146,6 +158,7 @@ class RunRecord:
         self._next, self._seen = x_next, self._seen + 1
         if self._seen == steps:
             self._write(x_next)
+            self._done()
 
     def _write(self, end: Tensor) -> None:
         rows, steps = len(end), len(self._times) - 1
@@ -162,3 +175,4 @@ class RunRecord:
                 seconds=seconds,
             )
             self._learning.keep(kept)
+        self._states, self._velocities = [], []
