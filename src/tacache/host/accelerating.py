@@ -325,9 +325,8 @@ def known_of(plan: Plan) -> str:
     near = [] if known.psnr is None else [f"{known.psnr:.1f} dB PSNR"]
     near.append(f"{known.drift:.2g} of drift in the latents")
     flow = known.nearness(plan.evaluations)
-    return (
-        f"{budget}, {' and '.join(near)} from the full run ({known.held_out} held out)"
-        + (f" ({flow})" if flow else "")
+    return f"{budget}, {' and '.join(near)} from the full run ({known.held_out} held out)" + (
+        f" ({flow})" if flow else ""
     )
 
 
