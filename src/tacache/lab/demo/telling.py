@@ -96,7 +96,7 @@ def how_to_read(made: ModelDemo) -> str:
     )
     return (
         f"Each prompt was drawn in all ways before the next one, on {made.machine or 'a CPU'}; "
-        f"times are medians. PSNR and SSIM compare with the full-step "
+        f"times are medians of processor time. PSNR and SSIM compare with the full-step "
         f"{made.noun} from the same noise ({_over(made)}).{'' if made.fps is None else of_clips} "
         f"Above {KEPT:.0f} dB the eye hardly finds a difference; below {LOST:.0f} dB it is another "
         f"{made.noun}."
