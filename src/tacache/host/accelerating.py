@@ -182,8 +182,8 @@ class Chooser:
         self.say(
             (key, evaluations, "instant"),
             "an instant plan is followed: %d of %d steps are evaluated, and its fidelity on this "
-            "model is not known; learn=8 makes a better one of the first 8 samples, and so does "
-            "fit_plan (`tacache fit`)", evaluations, run.steps,
+            "model is not known; %sfit_plan (`tacache fit`) makes a better one", evaluations,
+            run.steps, "" if self.wish.learn else "accelerate(..., learn=8) or ",
         )  # fmt: skip
         return plan.model_copy(update={"host": run.origin})
 
