@@ -152,11 +152,10 @@ class Chooser:
                 return Choice()
             key = key_of(run)
             found = self._stored(run, key, evaluations)
-            if found is None and self.wish.learn:
-                taught = self._learned(run, key, evaluations, source)
-                if taught is not None:
-                    return taught
-            return Choice(found if found is not None else self._instant(run, key, evaluations))
+            if found is not None:
+                return Choice(found)
+            taught = self._learned(run, key, evaluations, source) if self.wish.learn else None
+            return taught or Choice(self._instant(run, key, evaluations))
 
     def close(self) -> None:
         """Let other processes learn; what is kept stays for later."""
