@@ -28,7 +28,7 @@ from tacache import (
     time_grid,
 )
 from tacache.models import embedded
-from tacache.plan import step_variation
+from tacache.plan import as_plan, step_variation
 from tacache.schedule import interval_table, walk, warn_of_even_steps
 from tacache.stepper import Stepper
 
@@ -320,6 +320,15 @@ def test_what_is_no_plan_is_named_with_the_way_to_one(given, profile):
             Stepper(value)
     with pytest.raises(PlanError, match=r"a profile is needed, not a .*: Profile\.load"):
         make_plan(given, evaluations=3)
+
+
+def test_a_plan_is_taken_as_it_is_or_by_its_path(profile, tmp_path):
+    plan = make_plan(profile, evaluations=5)
+    plan.save(tmp_path / "a.plan.json")
+    assert as_plan(plan) is plan
+    assert as_plan(tmp_path / "a.plan.json") == as_plan(str(tmp_path / "a.plan.json")) == plan
+    with pytest.raises(PlanError, match="a plan is needed, not a Profile"):
+        as_plan(profile)
 
 
 # Where as many plain steps are expected to do better

@@ -362,6 +362,21 @@ def test_calls_by_encodings_are_learned_from(name):
     assert pipe.scheduler.run_plan.rule == "fitted"
 
 
+@pytest.mark.parametrize("name", ["flux", "wan"])
+def test_offloading_goes_on_working(name):
+    """The fit makes calls of its own within a call, and each that ends renews the hooks."""
+    tiny = PIPELINES[name]
+    pipe = tiny.build()
+    untouched = [drawn(tiny, pipe, seed) for seed in range(2)]
+    pipe.enable_model_cpu_offload(device="cpu")  # moves nothing, but has all the hooks
+    accelerate(pipe, evaluations=EVALUATIONS, learn=2)
+    for seed in range(2):
+        assert torch.equal(drawn(tiny, pipe, seed), untouched[seed])
+    drawn(tiny, pipe, 2)
+    assert pipe.scheduler.run_plan.rule == "fitted"
+    assert hasattr(pipe.transformer, "_hf_hook")
+
+
 def test_settings_are_learned_apart(flux):
     accelerate(flux, evaluations=EVALUATIONS, learn=2)
     for steps in (12, 14, 12):

@@ -76,7 +76,9 @@ def test_remove_gives_the_very_object_back(flux, plan):
 
 def test_what_is_no_plan_is_refused(flux, plan):
     before = flux.scheduler
-    with pytest.raises(PlanError, match="a plan is needed, not a str"):
+    with pytest.raises(PlanError, match="a plan is needed, not a dict"):
+        apply(flux, {"anchors": [0]})
+    with pytest.raises(PlanError, match=r"cannot read my\.plan\.json"):
         apply(flux, "my.plan.json")
     assert flux.scheduler is before
     remove(object())

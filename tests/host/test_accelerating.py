@@ -9,7 +9,8 @@ from tacache import Origin, instant_plan, time_grid
 from tacache.certificate import Certificate
 from tacache.errors import PlanError
 from tacache.host.accelerating import Chooser, Wish, known_of, wish_of
-from tacache.host.settings import Setting
+from tacache.host.learning import Learning
+from tacache.host.settings import Setting, key_of
 
 TIMES = time_grid(20, shift=3.0)
 ORIGIN = Origin(kind="diffusers", pipeline="P", weights="w", call={"guidance_scale": 3.0})
@@ -91,3 +92,25 @@ def test_what_is_known_of_a_plan_is_said_in_words():
     assert "41.2 dB PSNR and 0.012 of drift" in said
     aimed = certificate.model_copy(update={"flow_drift": 0.1, "equivalent_steps": 50.0})
     assert "as near to the flow as 50" in known_of(plan.model_copy(update={"certificate": aimed}))
+
+
+class Keeping(NoSource):
+    """A call that can be made again."""
+
+    def refusal(self):
+        """Say so."""
+
+
+def test_a_plan_that_another_process_has_just_learned_is_followed(monkeypatch):
+    """It was not there when the store was looked into, and is when this one may learn."""
+    choosing = chooser(evaluations=5, learn=2)
+    plan = instant_plan(TIMES, 5).model_copy(update={"rule": "fitted", "host": ORIGIN})
+    begin = Learning.begin
+
+    def begin_late(self):
+        choosing.store.put(plan)
+        return begin(self)
+
+    monkeypatch.setattr(Learning, "begin", begin_late)
+    assert choosing.choose(RUN, Keeping()).plan == plan
+    assert Learning(choosing.store.folder / "learning" / key_of(RUN)).begin()

@@ -109,3 +109,13 @@ def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path):
     (tmp_path / "learning").write_text("")
     with pytest.raises(StorageError, match="learning"):
         Learning(tmp_path / "learning" / "key").begin()
+
+
+def test_what_a_killed_process_left_is_cleared_but_not_what_another_one_keeps(learning):
+    recorded(learning)
+    Learning(learning.folder).clear()
+    assert learning.count() == 2
+    learning.end()
+    Learning(learning.folder).clear()
+    assert not learning.folder.exists()
+    Learning(learning.folder).clear()

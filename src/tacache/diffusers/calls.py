@@ -66,8 +66,9 @@ def running_call(scheduler: Any) -> RunningCall:
 
 
 def frame_runs(frame: types.FrameType, scheduler: Any) -> bool:
-    """Whether a pipeline with this scheduler is among the arguments of a frame."""
-    return _seen(frame, [scheduler])[0] is not None
+    """Whether this is the call of a pipeline with this scheduler, maybe of another thread."""
+    is_call = frame.f_code.co_name == "__call__"
+    return is_call and _runs("self", frame.f_locals.get("self"), [scheduler])
 
 
 def _is_of_diffusers(pipeline: Any, frame: types.FrameType) -> bool:

@@ -101,6 +101,7 @@ class Chooser:
     def __init__(self, wish: Wish, logger: logging.Logger, store: PlanStore | None = None) -> None:
         self.wish, self.store = wish, PlanStore() if store is None else store
         self._logger, self._taking_turns = logger, threading.RLock()
+        self._folder = self.store.folder / "learning"
         self._said: set[object] = set()
         self._learnings: dict[str, Learning] = {}
         self._given_up: set[str] = set()
@@ -151,17 +152,15 @@ class Chooser:
                 return Choice()
             key = key_of(run)
             found = self._stored(run, key, evaluations)
-            if found is None and self.wish.learn:
-                taught = self._learned(run, key, evaluations, source)
-                if taught is not None:
-                    return taught
-            return Choice(found if found is not None else self._instant(run, key, evaluations))
+            if found is not None:
+                return Choice(found)
+            taught = self._learned(run, key, evaluations, source) if self.wish.learn else None
+            return taught or Choice(self._instant(run, key, evaluations))
 
     def close(self) -> None:
         """Let other processes learn; what is kept stays for later."""
-        for learning in self._learnings.values():
-            learning.end()
-        self._learnings.clear()
+        for key in list(self._learnings):
+            self._let_go(key)
 
     def _stored(self, run: Setting, key: str, evaluations: int) -> Plan | None:
         if (key, evaluations) in self._fitted:
@@ -171,10 +170,13 @@ class Chooser:
         found = next((one for one in stored if one is not None), None)
         if found is None:
             return None
+        self._let_go(key)
         self.say(
             (key, evaluations, found.name),
             "the stored plan %s is followed: %s", found.name, known_of(found.plan),
         )  # fmt: skip
+        if self.wish.learn:
+            Learning(self._folder / key).clear()
         return found.plan
 
     def _instant(self, run: Setting, key: str, evaluations: int) -> Plan:
@@ -182,8 +184,8 @@ class Chooser:
         self.say(
             (key, evaluations, "instant"),
             "an instant plan is followed: %d of %d steps are evaluated, and its fidelity on this "
-            "model is not known; learn=8 makes a better one of the first 8 samples, and so does "
-            "fit_plan (`tacache fit`)", evaluations, run.steps,
+            "model is not known; %sfit_plan (`tacache fit`) makes a better one", evaluations,
+            run.steps, "" if self.wish.learn else "accelerate(..., learn=8) or ",
         )  # fmt: skip
         return plan.model_copy(update={"host": run.origin})
 
@@ -208,7 +210,8 @@ class Chooser:
         except StorageError as error:
             self._give_up(key, f"{error}. Nothing is learned")
             return None
-        plan = self._taught(run, key, evaluations, source)
+        plan = self._stored(run, key, evaluations)  # another process may just have learned it
+        plan = plan or self._taught(run, key, evaluations, source)
         if plan is not None or key in self._given_up:
             return None if plan is None else Choice(plan)
         self.say(
@@ -237,20 +240,20 @@ class Chooser:
             self._give_up(key, f"nothing can be learned from these calls: {kind}{error}")
         return None
 
-    @property
-    def _folder(self) -> Path:
-        return self.store.folder / "learning"
-
     def give_up(self, run: Setting, reason: str) -> None:
         """Learn no more from this setting: what is said once."""
         self._give_up(key_of(run), f"{reason}. Nothing is learned from this setting")
 
     def _give_up(self, key: str, text: str) -> None:
         self._given_up.add(key)
+        self._let_go(key)
+        self.say((key, text), "%s", text)
+
+    def _let_go(self, key: str) -> None:
+        """Let another process learn this setting."""
         learning = self._learnings.pop(key, None)
         if learning is not None:
             learning.end()
-        self.say((key, text), "%s", text)
 
     def _prove(self, learning: Learning, source: Source) -> None:
         """See once for each kind of kept call whether it gives the same velocities again."""
@@ -281,7 +284,7 @@ class Chooser:
             name = f"not stored, so it is gone with this process ({error})"
         else:
             learning.forget()
-        self._learnings.pop(key).end()
+        self._let_go(key)
         self._logger.warning("the plan is fitted and %s: %s", name, known_of(plan))
         return plan
 
@@ -293,7 +296,5 @@ def known_of(plan: Plan) -> str:
         return f"{budget}, and its fidelity was not measured"
     near = [] if known.psnr is None else [f"{known.psnr:.1f} dB PSNR"]
     near.append(f"{known.drift:.2g} of drift in the latents")
-    flow = known.nearness(plan.evaluations)
-    return f"{budget}, {' and '.join(near)} from the full run ({known.held_out} held out)" + (
-        f" ({flow})" if flow else ""
-    )
+    held = [f"{known.held_out} held out", known.nearness(plan.evaluations)]
+    return f"{budget}, {' and '.join(near)} from the full run ({'; '.join(filter(None, held))})"

@@ -108,6 +108,15 @@ class Learning:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.end()
 
+    def clear(self) -> None:
+        """Delete what a killed process has left, unless another one is at it."""
+        if self.folder.exists():
+            try:
+                if self.begin():
+                    self.forget()
+            except StorageError as error:
+                logger.debug("%s is left as it is: %s", self.folder, error)
+
     def _files(self) -> list[Path]:
         return sorted(path for path in self.folder.glob(f"*{SUFFIX}") if path.stem.isdigit())
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from tacache.grid import break_steps
 from tacache.plan import Plan
 from tacache.profile import Origin
-from tacache.storage.store import setting
+from tacache.storage.agreement import setting
 
 
 class Setting(NamedTuple):
