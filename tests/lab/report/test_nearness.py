@@ -93,6 +93,13 @@ def test_the_page_and_figures_are_of_the_flow(made):
     assert FIGURES["bars-psnr-fine"](made, Figure) is None
 
 
+def test_a_reference_spends_what_it_needs():
+    """The end of the flow's grid is graded, which takes more evaluations than it has steps."""
+    fine = record("fine", 200, steps=STEPS, fine=200, reference="flow", spent=240)
+    found = study("flow", [*flow_records(), fine])
+    assert not any(row.over for row in found.references)
+
+
 def test_only_euler_runs_of_all_samples_tell():
     distances = {key: d for key, d in DISTANCES.items() if key[0] in ("full", "ab2")}
     some = flow_record("euler:400", None, PROMPTS[0], 0.5)  # of one sample only

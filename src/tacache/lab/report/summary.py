@@ -49,8 +49,8 @@ class Row(Frozen):
 
     @property
     def over(self) -> bool:
-        """Whether it cost more than the budget, as far as tables show."""
-        if self.evaluations is None or self.cost is None:
+        """Whether it cost more than the budget, as far as tables show; a reference has none."""
+        if self.evaluations is None or self.cost is None or self.method in REFERENCES:
             return False
         return round(self.cost.mean, 1) > self.evaluations
 
