@@ -9,7 +9,7 @@ READY := $(VENV)/.dev
 # A released CPU build where one is offered; the newest torch would bring gigabytes of CUDA.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test quick lint types unit upstream format clean
+.PHONY: demo test quick lint types unit docs linkcheck upstream format clean
 
 demo: $(DEMO)
 	$(BIN)/tacache demo
@@ -29,6 +29,15 @@ quick: lint types
 
 unit: $(READY)
 	$(BIN)/pytest -n auto --cov --cov-report=term --cov-fail-under=95
+
+# The site, in build/docs; a warning, such as a link that leads nowhere, is an error.
+docs: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -b html -c docs . build/docs
+	@echo "open build/docs/index.html"
+
+# Do the links to other sites still lead somewhere?
+linkcheck: $(READY)
+	$(BIN)/python -m sphinx -b linkcheck -c docs . build/linkcheck
 
 # Do the stand-ins of BAGEL and ComfyUI still have the surface of the real code?
 upstream: $(READY)
