@@ -26,7 +26,7 @@ def test_readme_is_short():
         "FLUX, Wan, Qwen-Image, SD3.5, BAGEL",  # on which models
         "$ pip install",  # what to type
         "accelerate(pipe, speedup=4)",
-        "docs/figures/strip.png",
+        "docs/figures/demo-tiny-flux.png",
         "Fidelity on the real weights of FLUX and Wan is **not** measured",
     ],
 )
