@@ -1,7 +1,7 @@
 """The documentation site: `make docs` builds it from the Markdown files of the whole repository."""
 
+import re
 import sys
-from importlib.metadata import version as installed
 from pathlib import Path
 
 DOCS = Path(__file__).parent
@@ -10,7 +10,8 @@ sys.path[:0] = [str(DOCS / "_site"), str(DOCS.parent / "src")]
 project = "TACache"
 author = "The TACache developers"
 copyright = "The TACache developers, Apache-2.0"
-version = release = installed("tacache")
+(version,) = re.findall(r'^version = "(.*)"', (DOCS.parent / "pyproject.toml").read_text(), re.M)
+release = version
 
 # The source is the root of the repository, so that a link is the same on the site and in the files.
 root_doc = "docs/index"
