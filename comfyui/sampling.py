@@ -27,6 +27,7 @@ logger = logging.getLogger("tacache.comfyui")
 PLAIN_GUIDERS = ("CFGGuider", "Guider_Basic")  # that guide by one prompt, one negative and cfg
 OWN_OPTIONS = ("transformer_options",)  # that ComfyUI gives every sampling
 PATCHES = ("patches", "patches_replace", "wrappers")  # among them, what other nodes put there
+BESIDE = ("control", "hooks", "area", "mask", "gligen")  # of a prompt: what changes the velocity
 
 
 def follow_plan(
@@ -110,7 +111,8 @@ def stored_or_instant(
 ) -> Plan:
     """The plan of the store that was fitted for just such a run, or one that nothing is fitted to.
 
-    A mask, another guider or a node that changes what the model predicts is not known to a plan.
+    A mask, a ControlNet, another guider or a node that changes what the model predicts is not known
+    to a plan.
     """
     parts = 1 + len(break_steps(sigmas, breaks))
     budget = max(evaluations, parts)
@@ -137,7 +139,9 @@ def _is_plain(guider: Any, arguments: dict[str, Any]) -> bool:
     inside = options.get("transformer_options") or {}
     patched = any(inside.get(name) for name in PATCHES)
     masked = arguments.get("denoise_mask") is not None
-    return type(guider).__name__ in PLAIN_GUIDERS and not (others or patched or masked)
+    steered = any(cond.get(name) is not None for cond in _conditionings(guider) for name in BESIDE)
+    plain = type(guider).__name__ in PLAIN_GUIDERS
+    return plain and not (others or patched or masked or steered)
 
 
 def _weights(inner: Any) -> str | None:

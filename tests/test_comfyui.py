@@ -429,6 +429,7 @@ def test_a_stored_plan_is_followed_only_where_all_agrees(comfy, caplog):
     assert "instant" in said(comfy.model(flow(wider), net=Weighed), latent=empty(1, wider))
     guided = [[tensor, {**options, "guidance": 3.5}] for tensor, options in prompt()]
     assert "instant" in said(positive=guided)
+    assert "instant" in said(positive=prompt(area=(1, 1, 0, 0)))
     other = comfy.model(flow(), net=Weighed)
     other.model.diffusion_model.bias.data += 1
     assert "instant" in said(other)

@@ -184,7 +184,8 @@ def test_seeds_and_count_make_the_samples(command, tmp_path):
     assert json.loads(made.stdout)["samples"] == 5  # one of six is held out
 
 
-def test_killed_it_goes_on_where_it_stopped(command, tmp_path, monkeypatch):
+@pytest.mark.parametrize("named", [True, False])
+def test_killed_it_goes_on_where_it_stopped(command, tmp_path, monkeypatch, home, named):
     from tacache.host.fitting import HeldRuns
 
     monkeypatch.setattr("tacache.fitting.full_runs.KEEP_EVERY", 2)
@@ -197,15 +198,17 @@ def test_killed_it_goes_on_where_it_stopped(command, tmp_path, monkeypatch):
         return one(self, k, x, step)
 
     monkeypatch.setattr(HeldRuns, "_one", dying)
-    options = ["--evaluations", 3, "--fast", "-o", out]
+    options = ["--evaluations", 3, "--fast", *(["-o", out] if named else [])]
+    kept = tmp_path if named else home / "fits"
     assert run(*command, *options).exit_code != 0
     assert not out.exists()
-    assert (tmp_path / "p.json.runs").exists()
+    assert not PlanStore().plans()
+    assert len(list(kept.glob("*.runs"))) == 1
     first = len(done)
     assert run(*command, *options).exit_code == 0
     assert done[first] == 4
-    assert not list(tmp_path.glob("*.runs*"))
-    assert Plan.load(out).evaluations == 3
+    assert not list(kept.glob("*.runs*"))
+    assert PlanStore().plans()[0].plan.evaluations == 3
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,14 @@ def test_a_speedup_finds_the_plan_that_was_fitted(folders, tmp_path, caplog):
     assert drawn(folders, tmp_path, "--plan", stored.name, "--prompt", "boat") == [4]
 
 
+def test_a_speedup_between_two_budgets_takes_the_plan_of_either(folders, tmp_path):
+    for budget in (5, 4):
+        few = ["--fast", "--count", 2, "--evaluations", budget]
+        assert run("fit", folders / "flux", *SHORT, *few).exit_code == 0
+        assert drawn(folders, tmp_path, "--speedup", 2.5, "--prompt", "boat") == [budget]
+    assert drawn(folders, tmp_path, "--speedup", 3, "--prompt", "boat") == [4]
+
+
 def test_a_plan_is_learned_from_the_first_outputs(folders, tmp_path, caplog):
     learn = ("--speedup", 3, "--learn", 2, "--prompt", "boat")
     assert drawn(folders, tmp_path, *learn, "-n", 3) == [None, None, 4]

@@ -159,3 +159,14 @@ def test_shipped_plans_are_listed_apart_and_stay(stored, tmp_path, monkeypatch):
     assert theirs.name in run("plans", "--shipped", "--json").stdout
     assert run("plans", "show", theirs.name).exit_code == 0
     assert_one_line(run("plans", "remove", theirs.name), "comes with the package")
+
+
+def test_what_a_terminal_would_act_on_is_escaped():
+    path = PlanStore().put(fitted(ORIGIN.model_copy(update={"model": "\x1b[31mred\u202e"}))).path
+    hostile = path.rename(path.with_name("\x1b[2J.plan.json"))
+    for command in (["plans"], ["plans", "show", "\x1b[2J"], ["plans", "remove", "\x1b[3J"]):
+        shown = run(*command)
+        assert "\x1b" not in shown.output + shown.stderr
+        assert "\u202e" not in shown.output
+    hostile.write_text("{")
+    assert "\x1b" not in run("plans").output

@@ -130,9 +130,9 @@ def fit(
 ) -> None:
     """Fit plans to a model: anchors and weights from a few full runs, judged on held-out prompts.
 
-    Plans go into your plan store (tacache plans), where generate and accelerate find them. Full
-    runs are made once for all budgets. A fit that was killed goes on where it stopped. Under
-    torchrun or accelerate launch the processes share the prompts.
+    Plans go into your plan store (tacache plans), where generate and accelerate find them.
+    Full runs are made once for all budgets. A fit that was killed goes on where it stopped.
+    Under torchrun or accelerate launch the processes share the prompts.
 
     [bold]Examples[/bold]
 

@@ -4,7 +4,8 @@ import copy
 import functools
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from torch import Tensor
 from tacache.diffusers.calls import RunningCall
 from tacache.diffusers.driving.call import pipeline_with
 from tacache.diffusers.host import plain_scheduler
-from tacache.diffusers.pipeline import PipelineHost
+from tacache.diffusers.pipeline import PipelineHost, PipelineRun
+from tacache.errors import HostError
 from tacache.host import Call, Host
 from tacache.host.learning import Kept
 from tacache.prompts import Sample
@@ -54,8 +56,6 @@ class RunningSource:
             return "several processes of a launcher share this model, and all must do the same"
         if not isinstance(self._pipe, DiffusionPipeline):
             return "the blocks of a modular pipeline hold its loop, so it cannot be held there"
-        if "latents" not in inspect.signature(type(self._pipe).__call__).parameters:
-            return f"{type(self._pipe).__name__} takes no latents, so its noise cannot be given"
         for name, value in self._arguments.items():
             if not _can_be_kept(name, value):
                 return f"its {name} ({type(value).__name__}) cannot be kept for later"
@@ -73,27 +73,69 @@ class RunningSource:
         return KeptCalls(self._pipe, samples), {"output_type": "latent"} if any(shared) else {}
 
 
+class KeptRun(PipelineRun):
+    """A kept call from its own noise, where the pipeline does not take that as its latents.
+
+    The loop is evaluated at any state, but the pipeline draws other pictures.
+    """
+
+    kept_noise: Tensor
+
+    @property
+    def noise(self) -> Tensor:
+        """The latents that the kept call started from."""
+        return self.kept_noise.clone()
+
+    def finish(self, x: Tensor) -> None:
+        """No picture can be compared with this one."""
+
+
 class KeptCalls(PipelineHost):
     """A pipeline whose sample with seed i is that of the i-th kept call."""
 
     def __init__(self, pipe: Any, samples: Sequence[Kept]) -> None:
         super().__init__(pipeline_with(pipe, copy.deepcopy(plain_scheduler(pipe))))
         self.samples = samples
+        names = inspect.signature(type(pipe).__call__).parameters
+        self._takes_noise = "latents" in names  # in the form of the loop's latents
+
+    @contextmanager
+    def open(
+        self, sample: Sample, call: Call, times: Sequence[float] | None = None
+    ) -> Iterator[PipelineRun]:
+        """A kept call, held in its loop."""
+        noise = self.samples[sample.seed].noise
+        with ExitStack() as stack:
+            if self._takes_noise:
+                try:
+                    run = stack.enter_context(super().open(sample, call, times))
+                    self._takes_noise = torch.equal(run.noise.cpu(), noise)
+                except HostError:
+                    self._takes_noise = False
+            if not self._takes_noise:
+                run = stack.enter_context(super().open(sample, call, times))
+                run = KeptRun(self.pipe, run.driven, call, run.times)
+                run.kept_noise = noise.to(run.driven.noise.device)
+            yield run
 
     def arguments(self, sample: Sample, call: Call) -> Call:
         """The kept arguments, from the kept noise."""
         kept = self.samples[sample.seed]
         device = getattr(self.pipe, "_execution_device", "cpu")
-        there = {
-            name: value.to(device) if isinstance(value, Tensor) else value
-            for name, value in kept.call.items()
-        }
-        source = {"generator": torch.Generator().manual_seed(sample.seed)}
-        return {**source, **there, **call, "latents": kept.noise.to(device)}
+        values = kept.call | ({"latents": kept.noise} if self._takes_noise else {})
+        there = {name: _moved(value, device) for name, value in values.items()}
+        return {"generator": torch.Generator().manual_seed(sample.seed), **there, **call}
 
     def processes(self) -> Processes:
         """One alone: others of a launcher know nothing of the fit."""
         return ALONE
+
+
+def _moved(value: Any, device: Any) -> Any:
+    """An argument with its tensors on a device."""
+    if isinstance(value, list):
+        return [_moved(one, device) for one in value]
+    return value.to(device) if isinstance(value, Tensor) else value
 
 
 def _own_arguments(call: RunningCall) -> dict[str, Any]:
@@ -116,7 +158,7 @@ def _own_arguments(call: RunningCall) -> dict[str, Any]:
 
 def _is(value: Any, default: Any) -> bool:
     """Whether an argument has the value it has unless told."""
-    if value is None or value is default:
+    if value is default:
         return True
     return isinstance(value, PLAIN) and type(value) is type(default) and value == default
 
@@ -144,7 +186,7 @@ def _can_be_kept(name: str, value: Any) -> bool:
         return all(isinstance(key, str) and _can_be_kept("", one) for key, one in value.items())
     if isinstance(value, list | tuple):
         return all(_can_be_kept(name, one) for one in value)
-    return isinstance(value, PLAIN | np.generic)
+    return value is None or isinstance(value, PLAIN | np.generic)
 
 
 def _row(name: str, value: Any, row: int, rows: int) -> Any:

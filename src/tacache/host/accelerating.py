@@ -57,6 +57,15 @@ class Wish(NamedTuple):
             asked = asked if steps == whole else round(asked * steps / whole)
         return max(asked, parts)
 
+    def near(self, evaluations: int, steps: int) -> range:
+        """The evaluations that a stored plan may have: one more where a speedup is rounded up.
+
+        A speedup of 4 asks for 12.5 of 50 evaluations: 12 or, where no such plan is stored, 13.
+        """
+        asked = self.speedup if self.speedup is not None else SPEEDUP
+        rounded = self.evaluations is None and steps / evaluations > asked + 1e-9
+        return range(evaluations, evaluations + 1 + rounded)
+
 
 def wish_of(
     speedup: float | None, evaluations: int | None, learn: int, plan: Plan | str | Path | None
@@ -188,7 +197,9 @@ class Chooser:
     def _stored(self, run: Setting, key: str, evaluations: int) -> Plan | None:
         if (key, evaluations) in self._fitted:
             return self._fitted[key, evaluations]
-        found = self.store.find(run.origin, run.times, evaluations, run.breaks)
+        near = self.wish.near(evaluations, run.steps)
+        stored = (self.store.find(run.origin, run.times, k, run.breaks) for k in near)
+        found = next((one for one in stored if one is not None), None)
         if found is None:
             return None
         self.say(

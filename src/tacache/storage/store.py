@@ -206,7 +206,9 @@ class PlanStore:
 def default_folder() -> Path:
     """Where the plans of this user lie."""
     home = os.environ.get(HOME)
-    return (Path(home) if home else user_data_path("tacache", appauthor=False)) / "plans"
+    return (
+        Path(home).expanduser() if home else user_data_path("tacache", appauthor=False)
+    ) / "plans"
 
 
 def shipped_folders() -> tuple[Path, ...]:
