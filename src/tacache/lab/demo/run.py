@@ -94,7 +94,7 @@ def run_model_demo(
         full, *fast = _draw_in_turn(pipe, plans, asked, progress)
     profile.save(out / PROFILE)
     rows = [_pictures(None, profile.steps, full, full, asked, out)]
-    for plan, drawn in zip(plans, fast, strict=True):
+    for plan, drawn in track(list(zip(plans, fast, strict=True)), "comparing them", progress):
         rows.append(_pictures(plan.rule, plan.evaluations, drawn, full, asked, out))
     if asked.fps is not None:
         _side_by_side([full, *fast], asked, out)

@@ -83,8 +83,9 @@ def nearness(made: ModelDemo) -> str | None:
         for evaluations, steps in sorted(made.equivalent_steps.items(), reverse=True)
     )
     return (
-        f"All {made.steps} steps only approximate the flow. Of plans that are fitted to the flow "
-        f"itself, {worth} (measured on other prompts when they were fitted)."
+        f"All {made.steps} steps only approximate the flow, which is where ever more steps would "
+        f"lead. Of the shipped plans that are fitted to the flow, {worth} (measured on other "
+        "prompts when they were fitted)."
     )
 
 
@@ -96,10 +97,10 @@ def how_to_read(made: ModelDemo) -> str:
     )
     return (
         f"Each prompt was drawn in all ways before the next one, on {made.machine or 'a CPU'}; "
-        f"times are medians. PSNR and SSIM compare with the full-step "
+        f"times are medians of processor time. PSNR and SSIM compare with the full-step "
         f"{made.noun} from the same noise ({_over(made)}).{'' if made.fps is None else of_clips} "
-        f"Above {KEPT:.0f} dB the eye hardly finds a difference; below {LOST:.0f} dB it is another "
-        f"{made.noun}."
+        f"As a rule of thumb, two {made.noun}s are hard to tell apart above {KEPT:.0f} dB, and "
+        f"differ plainly below {LOST:.0f} dB."
     )
 
 
