@@ -37,7 +37,9 @@ class Certificate(Frozen):
         """How near to the flow so many evaluations come, in one sentence; None if not measured."""
         if self.equivalent_steps is None:
             return None
-        return (
-            f"{evaluations} evaluations, as near to the flow as {self.equivalent_steps:.0f} Euler "
-            "steps"
-        )
+        return near_as(evaluations, self.equivalent_steps)
+
+
+def near_as(evaluations: int, steps: float) -> str:
+    """The sentence that tells nearness to the flow in Euler steps."""
+    return f"{evaluations} evaluations, as near to the flow as {steps:.0f} Euler steps"

@@ -74,7 +74,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 from tacache.errors import StorageError
 from tacache.fitting.full_runs import keep_runs
-from tacache.lab.bench.calibration_sets import save_tensors
+from tacache.lab.bench.walks import save_tensors
 from tacache.storage.atomic import check_writable, write_atomically
 from tacache.storage.journal import Journal
 folder = Path(sys.argv[1])

@@ -44,6 +44,9 @@ class Samples:
     seed: FirstSeed = 0
     calibration: Calibration = "calibration"
     calibration_count: CalibrationCount = None
+    tries: Annotated[
+        int | None, typer.Option(min=1, help="Try at most so many settings of each rival.")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,10 @@ class Measured:
             help="Metrics, such as psnr,ssim,lpips,following; a wrong name lists them all."
         ),
     ] = "psnr,ssim"
+    reference: Annotated[
+        str | None,
+        typer.Option(help="What methods are tuned to end near: run (full steps) or flow."),
+    ] = None
     fine: Annotated[
         int | None, typer.Option(min=2, help="Also compare to so many full steps, such as 500.")
     ] = None
@@ -97,7 +104,8 @@ def bench(
     suite: Annotated[
         str | None,
         typer.Option(
-            help="A preset: main, ablation, thresholds, pareto, calibration, drift, indicators."
+            help="A preset: main, ablation, thresholds, pareto, calibration, drift, flow, "
+            "indicators."
         ),
     ] = None,
     evaluations: Annotated[
@@ -176,6 +184,8 @@ def _chosen(
         calibration_count=samples.calibration_count,
         fine=measured.fine,
         trace=measured.trace,
+        reference=measured.reference,
+        tries=samples.tries,
     )
     check_names(chosen.methods)
     if evaluations:
@@ -213,6 +223,8 @@ def _job(
         fine=chosen.fine,
         repeats=measured.repeats,
         trace=chosen.trace,
+        reference=chosen.reference,
+        tries=chosen.tries,
     )
 
 

@@ -13,7 +13,7 @@ from tacache.cli.printing import print_json, say, show
 from tacache.errors import printable
 
 if TYPE_CHECKING:
-    from tacache.lab.bench.records import Record
+    from tacache.lab.bench.records import Fidelity, Record
 
 
 def print_records(
@@ -24,7 +24,7 @@ def print_records(
     if as_json:
         return print_json({"file": str(target), "records": len(records), **counts})
     show(_table(records, metrics))
-    for note in (*_notes(records), *_not_measured(records, metrics)):
+    for note in (*_notes(records, metrics), *_not_measured(records, metrics)):
         say(note)
     troubles = {
         (record.method, record.evaluations): record.reason
@@ -36,8 +36,10 @@ def print_records(
     say(f"{len(records)} records in {target}; {target}.work speeds up what is added to them")
 
 
-def _notes(records: Sequence["Record"]) -> Iterator[str]:
+def _notes(records: Sequence["Record"], metrics: Sequence[str]) -> Iterator[str]:
     """Yield what one must know to read the table."""
+    for fifth, lost in [_tail_titles(metric) for metric in metrics if _tail_titles(metric)]:
+        yield f"{fifth}: the 5th percentile of PSNR; {lost}: the share of pictures below it"
     if any(record.worth is not None for record in records):
         yield (
             "equivalent: the evaluations that all work of a cache inside the model amounts to; "
@@ -52,24 +54,31 @@ def _not_measured(records: Sequence["Record"], metrics: Sequence[str]) -> list[s
     """Return why a metric has no number, each reason once."""
     found = {(name, _value(record, name)) for record in records for name in metrics}
     reasons = sorted(f"{name}: {reason}" for name, reason in found if isinstance(reason, str))
-    judged = [record for record in records if record.status == "done" and record.to_full]
+    judged = [record for record in records if record.status == "done" and _compared(record)]
     for name in metrics:
         if lacking := sum(_value(record, name) is None for record in judged):
             reasons.append(f"{name}: {lacking} records were made without it; name another file")
     return reasons
 
 
+def _compared(record: "Record") -> "Fidelity | None":
+    """Return how a result compares with the reference: the flow where that is it."""
+    return record.to_fine if record.reference == "flow" else record.to_full
+
+
 def _value(record: "Record", metric: str) -> float | str | None:
     """Return a metric's value, or why it has none, or None where it was not asked for."""
-    compared = {} if record.to_full is None else record.to_full.metrics
-    return compared.get(metric, record.scores.get(metric))
+    compared = _compared(record)
+    return (compared.metrics if compared else {}).get(metric, record.scores.get(metric))
 
 
 def _table(records: Sequence["Record"], metrics: Sequence[str]) -> Table:
     inside = any(record.worth is not None for record in records)
+    flow = any(record.reference == "flow" for record in records)
     equivalent = ("equivalent",) if inside else ()
-    table = Table(title="Means over samples, to full steps")
-    for heading in ("method", "asked", "evaluations", *equivalent, "seconds", "drift", *metrics):
+    table = Table(title=f"Means over samples, to {'the flow' if flow else 'full steps'}")
+    titles = [title for metric in metrics for title in (metric, *_tail_titles(metric))]
+    for heading in ("method", "asked", "evaluations", *equivalent, "seconds", "drift", *titles):
         justify: Literal["left", "right"] = "left" if heading == "method" else "right"
         table.add_column(heading, justify=justify, overflow="fold")
     groups: dict[tuple[str, int | None], list[Record]] = {}
@@ -77,7 +86,7 @@ def _table(records: Sequence["Record"], metrics: Sequence[str]) -> Table:
         if record.status == "done":
             groups.setdefault((record.method, record.evaluations), []).append(record)
     for (method, evaluations), group in groups.items():
-        compared = [record.to_full for record in group if record.to_full is not None]
+        compared = [one for one in map(_compared, group) if one is not None]
         table.add_row(
             Text(printable(method)),
             str(evaluations or ""),
@@ -85,14 +94,29 @@ def _table(records: Sequence["Record"], metrics: Sequence[str]) -> Table:
             *([_equivalent(group)] if inside else []),
             f"{fmean(record.seconds or 0.0 for record in group):.2f}",
             f"{fmean(one.drift for one in compared):.4f}" if compared else "",
-            *(_mean(group, metric) for metric in metrics),
+            *(text for metric in metrics for text in _numbers(group, metric)),
         )
     return table
 
 
-def _mean(group: Sequence["Record"], metric: str) -> str:
+def _tail_titles(metric: str) -> tuple[str, ...]:
+    """Return the columns of the worst pictures, which stand after PSNR."""
+    from tacache.lab.report.tail import LOST
+
+    return ("5th", f"<{LOST:g} dB") if metric == "psnr" else ()
+
+
+def _numbers(group: Sequence["Record"], metric: str) -> list[str]:
+    """Return the mean of a metric, and for PSNR what the worst pictures have."""
+    from tacache.lab.report.tail import lost, percentile
+
     values = [x for x in (_value(record, metric) for record in group) if isinstance(x, float)]
-    return f"{fmean(values):.{2 if 'psnr' in metric else 4}f}" if values else ""
+    if not values:
+        return ["" for _ in (metric, *_tail_titles(metric))]
+    mean = f"{fmean(values):.{2 if 'psnr' in metric else 4}f}"
+    if not _tail_titles(metric):
+        return [mean]
+    return [mean, f"{percentile(values):.2f}", f"{lost(values):.0f} %"]
 
 
 def _equivalent(group: Sequence["Record"]) -> str:

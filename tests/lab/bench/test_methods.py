@@ -9,22 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from tacache import HostError, Plan, PlanError, TACacheError
+from tacache import HostError, Plan, PlanError, TACacheError, instant_plan
+from tacache.diffusers import fit_plan
 from tacache.diffusers.pipeline import PipelineHost
-from tacache.lab.bench import Job, Record, methods, run_bench
-from tacache.lab.bench.calibration_sets import CalibrationSet, record_walk
-from tacache.lab.bench.methods import (
-    METHODS,
-    Planned,
-    load_settings,
-    published,
-    resolve,
-    sample_by_plan,
-)
+from tacache.lab.bench import Job, Record, methods, plans, run_bench
+from tacache.lab.bench.calibration_sets import CalibrationSet
+from tacache.lab.bench.methods import METHODS, load_settings, published, resolve
 from tacache.lab.bench.model_caches import CalibrationTrials, InsideMethod, within
+from tacache.lab.bench.plans import Planned, sample_by_plan
 from tacache.lab.bench.records import plain
 from tacache.lab.bench.seam import Calls
 from tacache.lab.bench.tries import KnownTries
+from tacache.lab.bench.walks import record_walk
 from tacache.lab.methods import Problem
 from tacache.lab.methods.inside import CACHES, Cache
 from tacache.lab.methods.inside.library import FirstBlockSettings
@@ -257,8 +253,54 @@ def test_a_fit_that_asks_too_much_is_refused_before_it_starts(
     assert not calls
 
 
+def test_a_plan_at_once_needs_no_calibration(caller, calibration_set, pipe):
+    with counted(pipe, FLUX.denoisers) as calls:
+        plan = METHODS["instant"].prepare(calibration_set, 4)
+    assert not calls
+    assert plan == instant_plan(caller.times, 4)
+    assert not METHODS["instant"].calibrated
+    _, velocity = sampled(caller, METHODS["instant"], plan)
+    assert velocity.evaluated == tuple(caller.times[n] for n in plan.anchors)
+
+
+def test_a_fit_to_the_flow_is_that_of_a_pipeline(caller, pipe, tmp_path):
+    """Its finer run is a call with more steps, as where users fit a plan."""
+
+    class Seeded(CalibrationSet):
+        """The same prompts with the seed that a user gives."""
+
+        @property
+        def subjects(self) -> list[Sample]:
+            return [Sample(prompt, 5) for prompt in self.prompts]
+
+    seeded = Seeded(caller, tmp_path, "given", PROMPTS)
+    for subject in seeded.subjects:
+        record_walk(caller, tmp_path, subject)
+    there = fit_plan(pipe, list(PROMPTS), seeds=[5], evaluations=4, target="flow", **caller.call)
+    method = METHODS["fitted-flow"]
+    here = method.prepare(seeded, 4)
+    assert here.anchors == there.anchors
+    assert here.certificate.flow_drift == pytest.approx(there.certificate.flow_drift, rel=1e-3)
+    shown = method.shown(here)
+    assert shown["target"] == "flow"
+    assert shown["max_evaluations"] == plans.MAX_EVALUATIONS >= shown["evaluations_spent"]
+    assert shown["samples"] + shown["held_out"] == len(PROMPTS)
+    assert "target" not in METHODS["fitted"].shown(here)
+
+
+def test_a_fit_to_the_flow_takes_as_many_samples_as_it_can_pay_for(calibration_set, monkeypatch):
+    monkeypatch.setattr(plans, "MAX_EVALUATIONS", 110)
+    more = replace(calibration_set, prompts=(*PROMPTS, "a chair", "a kite"))
+    for subject in more.subjects:
+        record_walk(more.caller, more.folder, subject)
+    plan = METHODS["fitted-flow"].prepare(more, 4)
+    assert plan.samples + plan.certificate.held_out == 3
+    assert plan.certificate.evaluations_spent <= 110
+
+
 def test_every_method_says_what_it_is_in_the_help_of_its_module():
-    assert [name for name in ("damped", *CACHES) if name not in (methods.__doc__ or "")] == []
+    names = ("damped", "instant", "fitted", "fitted-flow", *CACHES)
+    assert [name for name in names if name not in (methods.__doc__ or "")] == []
 
 
 @NEEDS_CACHE_DIT

@@ -29,12 +29,14 @@ from tacache.lab.bench import (
     run_bench,
     seam,
 )
-from tacache.lab.bench.calibration_sets import FIRST_SEED, CalibrationSet, record_walk
+from tacache.lab.bench.calibration_sets import FIRST_SEED, CalibrationSet
 from tacache.lab.bench.judging import work_folder
-from tacache.lab.bench.methods import METHODS, Planned, resolve
+from tacache.lab.bench.methods import METHODS, resolve
+from tacache.lab.bench.plans import Planned
 from tacache.lab.bench.rivals import Rival
 from tacache.lab.bench.runner import Bench, drop_failed
 from tacache.lab.bench.seam import Calls
+from tacache.lab.bench.walks import record_walk
 from tacache.lab.methods import BASELINES
 from tacache.lab.methods.budcache import BudCache
 from tacache.lab.methods.inside import CACHES
@@ -466,8 +468,8 @@ def test_methods_budgets_and_prompts_can_be_added(pipe, undisturbed, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"call": call() | {"num_inference_steps": 6}}, "another model, call or fine reference"),
-        ({"fine": 20}, "another model, call or fine reference"),
+        ({"call": call() | {"num_inference_steps": 6}}, "another model, call or reference"),
+        ({"fine": 20}, "another model, call or reference"),
         ({"calibration": ["a lamp", "a kite"]}, "records of vde calibrated on other prompts"),
     ],
 )

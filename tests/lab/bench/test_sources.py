@@ -61,7 +61,7 @@ def test_the_library_is_all_but_the_commands_and_the_lab():
 @pytest.mark.parametrize(
     ("method", "expected"),
     [
-        ("tasu", {"bench/methods.py"}),
+        ("tasu", {"bench/plans.py", "bench/walks.py", "bench/flow_runs.py"}),
         ("magcache", {"methods/magcache.py", "methods/caching.py", "methods/tuning.py"}),
         ("teacache", {"bench/rivals.py", "methods/online.py", "methods/seam.py"}),
         (

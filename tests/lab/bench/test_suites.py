@@ -143,6 +143,19 @@ def test_drift_and_indicators(flux, tmp_path):
     }  # fmt: skip
 
 
+def test_flow(flux, tmp_path):
+    """Every method, tuned to the flow and compared with it; Euler runs with a few more steps."""
+    few = ["--calibration-count", 2, "--fine", 12, "--evaluations", 5, "--tries", 2]
+    records = run_suite(flux, tmp_path / "r.jsonl", "flow", *few)
+    check_complete(records, [5], {"fine", *names("flow")})
+    assert {record.reference for record in records} == {"flow"}
+    assert {record.tries for record in records} == {2}
+    found = {(one.method, one.prompt): one for one in records}
+    assert found["fitted-flow", "a fox"].settings["target"] == "flow"
+    assert found["euler:400", "a boat"].spent == 400
+    assert found["instant", "a fox"].taught is None
+
+
 @pytest.mark.parametrize("suite", SUITES)
 def test_suites_name_methods_that_are_there(suite):
     check_names(SUITES[suite].methods)

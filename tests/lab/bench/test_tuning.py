@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 from tacache import time_grid
 from tacache.lab.bench import RecordError, read_records, run_bench, runner, seam
-from tacache.lab.bench.calibration_sets import Remembered
+from tacache.lab.bench.calibration_sets import CalibrationSet, Remembered
 from tacache.lab.bench.jobs import Prepared
 from tacache.lab.bench.locks import held
 from tacache.lab.methods import BASELINES, Recording, record
@@ -72,13 +71,13 @@ UNTAUGHT = ["fewer", "dpm++2m", "unipc", "heun", "ab2", "magcache:flux", "dicach
 
 def test_methods_that_need_no_calibration_run_none(pipe, tmp_path, monkeypatch):
     walked: list[str] = []
-    record_walk = runner.record_walk
+    recorded = CalibrationSet.record
 
-    def noted(caller: Any, folder: Path, subject: Any) -> None:
-        walked.append(subject.prompt)
-        record_walk(caller, folder, subject)
+    def noted(self: CalibrationSet, subject: Any) -> None:
+        walked.append(subject.text)
+        recorded(self, subject)
 
-    monkeypatch.setattr(runner, "record_walk", noted)
+    monkeypatch.setattr(CalibrationSet, "record", noted)
     out, few = tmp_path / "r.jsonl", {"evaluations": [4], "prompts": ["a red fox"]}
     with counted(pipe, FLUX.denoisers) as calls:
         records = run_bench(pipe, job(methods=UNTAUGHT, **few), out)

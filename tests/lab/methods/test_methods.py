@@ -25,7 +25,7 @@ STEPPING = ["fewer", "a2s", "dpm++2m", "unipc", "heun", "ab2", "oss"]  # on grid
 CACHING = [name for name in BASELINES if name not in STEPPING]
 # Rules that may leave a part of their budget.
 SPARING = [n for n in BASELINES if n.startswith("taylorseer")]
-SPARING += ["magcache", "teacache", "hicache", "vde", "meancache"]
+SPARING += ["magcache", "teacache", "hicache", "vde", "meancache", "spectrum", "l2p"]
 
 
 class Counted:
@@ -80,7 +80,8 @@ def test_every_rival_of_the_issue_is_there():
     assert set(BASELINES) == {
         *("full", "fewer", "reuse", "magcache", "teacache", "teacache-x", "easycache", "vde"),
         *("taylorseer-1", "taylorseer-2", "taylorseer-1-sigma", "taylorseer-2-sigma", "hicache"),
-        *("meancache", "budcache", "a2s", "oss", "dpm++2m", "unipc", "heun", "ab2"),
+        *("meancache", "budcache", "spectrum", "l2p", "a2s", "oss"),
+        *("dpm++2m", "unipc", "heun", "ab2"),
     }
     assert all(baseline.citation for baseline in BASELINES.values())
 

@@ -5,38 +5,29 @@ that no method has seen the noise it is judged with.
 """
 
 import hashlib
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tacache.calibration import full_steps, measure
+from tacache.calibration import measure
 from tacache.errors import HostError
+from tacache.lab.bench.flow_runs import load_flow, record_flow
 from tacache.lab.bench.records import TunedOn
 from tacache.lab.bench.seam import Calls, SampleVelocity
 from tacache.lab.bench.tries import KnownTries
+from tacache.lab.bench.walks import Walk, load_walk, record_walk, seconds_of, walk_file
 from tacache.lab.methods import Recording
 from tacache.profile import Profile
 from tacache.prompts import Sample, fingerprint
-from tacache.storage.atomic import writing
-from tacache.velocity import Batch
 
 FIRST_SEED = 1_000_000  # of calibration; the others count on
 MEMORY = 2**30  # bytes of velocities that tuning remembers
-
-
-class Walk(NamedTuple):
-    """A full-step run of one sample: x_0 ... x_N and v_0 ... v_{N-1}, steps along dim 0."""
-
-    states: Tensor
-    velocities: Tensor
 
 
 class Remembered:
@@ -87,13 +78,17 @@ def digest(x: Tensor) -> bytes:
 class CalibrationSet:
     """The calibration prompts of one source.
 
-    `tries` knows what a method's tuning has tried before it was stopped.
+    `flow` is the number of steps of the runs that stand for the flow, where methods are tuned to
+    end near it and not near full steps. `most` is how many settings of a rival are tried, where not
+    all are. `tries` knows what a method's tuning has tried before it was stopped.
     """
 
     caller: Calls
     folder: Path
     source: str
     prompts: tuple[str, ...]
+    flow: int | None = None
+    most: int | None = None
     tries: KnownTries = field(default_factory=KnownTries, compare=False)
 
     @property
@@ -113,8 +108,24 @@ class CalibrationSet:
             source=self.source,
             samples=len(self.prompts),
             prompts_sha256=self.prompts_sha256,
-            seconds=sum(_seconds(self._file(subject)) for subject in self.subjects),
+            seconds=sum(seconds_of(self._file(subject)) for subject in self.subjects),
         )
+
+    def record(self, subject: Sample) -> None:
+        """Run one of its samples with full steps, and along the flow where it is asked for."""
+        record_walk(self.caller, self.folder, subject)
+        if self.flow is not None:
+            record_flow(self.caller, self.folder, subject, self.flow)
+
+    def end(self, number: int) -> Tensor:
+        """Where tuning wants a sample to end: with full steps, or with the flow."""
+        if self.flow is None:
+            return self.walk(number).states[-1:]
+        return self._along_flow(number)[-1:]
+
+    def _along_flow(self, number: int) -> Tensor:
+        assert self.flow is not None
+        return load_flow(self.caller, self.folder, self.subjects[number], self.flow)
 
     def walk(self, number: int) -> Walk:
         """The full-step run of one sample."""
@@ -141,6 +152,9 @@ class CalibrationSet:
         walks = [self.walk(i) for i in range(len(self.prompts))]
         states = torch.stack([walk.states for walk in walks], dim=1)
         velocities = torch.stack([walk.velocities for walk in walks], dim=1)
+        aims: tuple[Tensor, ...] = ()
+        if self.flow is not None:
+            aims = tuple(torch.stack([self._along_flow(i) for i in range(len(walks))], dim=1))
         with ExitStack() as stack:
             opened = SampleVelocity(self.caller, self.subjects, stack)
             velocity = Remembered(opened)
@@ -156,6 +170,8 @@ class CalibrationSet:
                 tuple(states),
                 tuple(velocities),
                 self.tries,
+                aims,
+                self.most,
             )
 
     @property
@@ -170,63 +186,3 @@ class CalibrationSet:
 
 def _unevaluated(x: Tensor, t: float) -> Tensor:
     raise HostError("a method that needs no calibration samples asked for a velocity")
-
-
-def walk_file(caller: Calls, folder: Path, subject: Sample) -> Path:
-    """The file that holds the full-step run of a sample."""
-    return folder / f"full-{caller.key(*subject)}.safetensors"
-
-
-def load_walk(caller: Calls, folder: Path, subject: Sample) -> Walk:
-    """The full-step run of a sample that was recorded."""
-    from safetensors.torch import load_file
-
-    found = load_file(walk_file(caller, folder, subject))
-    return Walk(found["states"].to(caller.device), found["velocities"].to(caller.device))
-
-
-def record_walk(caller: Calls, folder: Path, subject: Sample) -> None:
-    """Run a sample with full steps and keep the run, unless it is there and whole."""
-    if holds(walk_file(caller, folder, subject), "states", "velocities", "seconds"):
-        return
-    started = time.perf_counter()
-    with torch.no_grad(), caller.open(subject) as velocity:
-        noise = velocity.run.noise
-        steps = list(full_steps(velocity, Batch(noise, {}), velocity.times))
-        states, velocities = [noise, *(x for _, x in steps)], [v for v, _ in steps]
-    save_tensors(
-        walk_file(caller, folder, subject),
-        {
-            "states": torch.cat(states),
-            "velocities": torch.cat(velocities),
-            "seconds": torch.tensor(time.perf_counter() - started, dtype=torch.float64),
-        },
-    )
-
-
-def save_tensors(target: Path, tensors: dict[str, Tensor]) -> None:
-    """Write a file of tensors; a write that is stopped leaves no file."""
-    from safetensors.torch import save
-
-    content = save({name: value.cpu().contiguous() for name, value in tensors.items()})
-    with writing(target) as draft:
-        draft.write_bytes(content)
-
-
-def holds(file: Path, *names: str) -> bool:
-    """Whether a file of these tensors is there; one that was cut short or damaged is not."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(file, "pt") as found:
-            return set(names) <= set(found.keys())
-    except (OSError, SafetensorError):
-        return False
-
-
-def _seconds(file: Path) -> float:
-    """How long a run took, without loading the rest of it."""
-    from safetensors import safe_open
-
-    with safe_open(file, "pt") as found:
-        return float(found.get_tensor("seconds"))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tacache.errors import TACacheError
 from tacache.lab.bench.calibration_sets import CalibrationSet
 from tacache.lab.bench.methods import GENERAL, GENERAL_PROMPTS, Asked
-from tacache.lab.bench.records import Key, Status
+from tacache.lab.bench.records import Key, Reference, Status
 from tacache.lab.bench.scoring import DEFAULT_METRICS
 from tacache.lab.following import Item
 from tacache.lab.metrics import METRICS
@@ -21,7 +21,9 @@ class Job:
     """What a benchmark is asked for; `call` has the pipeline's own arguments.
 
     Every run is timed `repeats` times; `trace` asks for numbers a step. `answers` say what the
-    pictures of prompts must show, where that is known.
+    pictures of prompts must show, where that is known. With the flow as `reference`, `fine` steps
+    of a second-order solver stand for it, and methods are tuned to end near it. At most `tries`
+    settings of each rival are tried; None: all that it has.
     """
 
     methods: Sequence[str]
@@ -37,11 +39,18 @@ class Job:
     repeats: int = 1
     trace: bool = False
     answers: Mapping[str, Item] = field(default_factory=dict)
+    reference: Reference = "run"
+    tries: int | None = None
 
     @property
     def subjects(self) -> list[Sample]:
         """Every prompt with every seed."""
         return [Sample(prompt, seed) for prompt in self.prompts for seed in self.seeds]
+
+    @property
+    def flow(self) -> int | None:
+        """The steps of the runs that stand for the flow, where it is the reference."""
+        return self.fine if self.reference == "flow" else None
 
     def calibration_prompts(self, asked: Asked) -> tuple[str, ...]:
         """The calibration prompts a method asks for."""
@@ -65,6 +74,10 @@ class Job:
         for name, given in wanted.items():
             if not given:
                 raise TACacheError(f"there are no {name}: give at least one")
+        if self.reference == "flow" and self.fine is None:
+            raise TACacheError("the flow is run with many steps: say with how many (fine)")
+        if self.tries is not None and self.tries < 1:
+            raise TACacheError(f"at least one setting of a rival is tried, not {self.tries}")
         if self.repeats < 1:
             raise TACacheError(f"a run is timed at least once, not {self.repeats} times")
         if unknown := [name for name in self.metrics if name not in METRICS]:

@@ -4,10 +4,10 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,16 +16,18 @@ from torch import Tensor
 
 from tacache.errors import HostError, StorageError
 from tacache.host import file_stem
-from tacache.lab.bench.calibration_sets import holds, load_walk, record_walk, save_tensors
 from tacache.lab.bench.costs import CallFlops, call_flops
+from tacache.lab.bench.flow_runs import flow_end, flow_times
 from tacache.lab.bench.jobs import Job, Prepared, Task
 from tacache.lab.bench.machines import allocated, peak_memory, synchronize, this_machine
 from tacache.lab.bench.methods import load_settings
 from tacache.lab.bench.model_caches import within
 from tacache.lab.bench.records import Adds, Key, Record, Traces
+from tacache.lab.bench.references import References, load_result, references_of
 from tacache.lab.bench.scoring import Result, as_pixels, compare, score
 from tacache.lab.bench.seam import Calls, Counted, Times
 from tacache.lab.bench.tracing import drift_traces, full_traces, is_traceable
+from tacache.lab.bench.walks import holds, load_walk, record_walk, save_tensors
 from tacache.lab.methods import BASELINES, Problem
 from tacache.lab.methods.simple import GridSettings
 from tacache.prompts import Sample
@@ -33,15 +35,6 @@ from tacache.prompts import Sample
 FULL, FINE = "full", "fine"  # the references, as methods of their records
 WARM_UP = 2  # steps of a call before the first that is timed
 Sampler = Callable[[Problem], Tensor]
-
-
-class References(NamedTuple):
-    """Results to compare with, and the noise that every method must start from."""
-
-    full: Result
-    fine: Result | None
-    noise_sha256: str
-    seconds: float | None = None  # of full steps, where this process has timed them
 
 
 class TimedRun(NamedTuple):
@@ -77,6 +70,25 @@ class Judge:
         self.folder = work_folder(results)
         self.machine = this_machine(caller.device)
         self.weights = allocated(caller.device)  # what is there before anything is tuned
+
+    @property
+    def reference_name(self) -> Literal["flow"] | None:
+        """What records say of the reference: nothing of full steps."""
+        return None if self.job.flow is None else "flow"
+
+    def run_reference(self, subject: Sample, key: Key) -> TimedRun:
+        """Run full steps, timed, or the fine reference: nobody asks how long that takes."""
+        if key.method == FULL:
+            return self.timed(subject, euler_walk, steps=key.evaluations)
+        if self.job.flow is None:
+            return self.run(subject, euler_walk, steps=key.evaluations)
+        times, breaks = flow_times(self.caller.grid(self.job.flow)), self.caller.breaks
+        return self.run(subject, partial(flow_end, times=times, breaks=breaks), times=times)
+
+    def reference_file(self, key: Key) -> Path:
+        """The file that keeps the result of a reference."""
+        kind = () if key.method == FULL or self.job.flow is None else (self.reference_name,)
+        return self.folder / f"reference-{self.caller.key(*key, *kind)}.safetensors"
 
     def warm_up(self, subject: Sample) -> None:
         """A whole short call, so that the first that is timed pays nothing that comes only once."""
@@ -118,16 +130,15 @@ class Judge:
     def reference(self, subject: Sample, add: Adds) -> References:
         """The results of full and fine steps, from the folder where they are there and whole."""
         keys, traces = self.reference_keys(subject), self.full_traces(subject)
-        files = [self.folder / f"reference-{self.caller.key(*key)}.safetensors" for key in keys]
+        files = [self.reference_file(key) for key in keys]
         noise = self.done[keys[0]].noise_sha256 if keys[0] in self.done else None
         missing = [key for key in keys if self.is_left(key, traced=key.method == FULL)]
         if noise and not missing and all(holds(file, *Result._fields) for file in files):
             seconds = self.timed(subject, euler_walk).seconds if self.job.repeats > 1 else None
-            return _references([load_result(file) for file in files], noise, seconds)
-        runs = {FULL: self.timed, FINE: self.run}  # nobody asks how long the fine grid takes
-        made = [runs[key.method](subject, euler_walk, steps=key.evaluations) for key in keys]
+            return references_of([load_result(file) for file in files], noise, seconds)
+        made = [self.run_reference(subject, key) for key in keys]
         results = [one.result for one in made]
-        reference = _references(results, made[0].noise_sha256, made[0].seconds)
+        reference = references_of(results, made[0].noise_sha256, made[0].seconds)
         for one, file in zip(made, files, strict=True):
             save_tensors(file, one.result._asdict())
         for one, key in zip(made, keys, strict=True):
@@ -207,6 +218,8 @@ class Judge:
             **fields,
             steps=self.caller.steps,
             fine=self.job.fine,
+            reference=self.reference_name,
+            tries=self.job.tries,
             host=self.caller.host,
             machine=self.machine,
             processes=self.processes if self.processes > 1 else None,
@@ -272,18 +285,6 @@ def finish(velocity: Counted, x: Tensor) -> NDArray[np.float32]:
     return velocity.finish(x)
 
 
-def load_result(file: Path) -> Result:
-    """Read a reference from its file."""
-    from safetensors.torch import load_file
-
-    found = load_file(file)
-    return Result(found["latents"], found["pixels"])
-
-
 def work_folder(results: Path) -> Path:
     """The folder of calibration runs, settings and references; it may be deleted."""
     return results.with_name(f"{results.name}.work")
-
-
-def _references(results: list[Result], noise_sha256: str, seconds: float | None) -> References:
-    return References(results[0], results[1] if len(results) > 1 else None, noise_sha256, seconds)

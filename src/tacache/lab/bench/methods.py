@@ -5,9 +5,12 @@ tasu-10           the same with a ratio of 10, the paper's; also magnitude, dire
 tasu:0.06/0.6     with thresholds tau_k / tau_d as they are, and whatever budget they lead to
 tasu:wan          with those of the paper for Wan; also tasu:flux, tasu:bagel
 damped            tasu's plan with d cos(theta) in the place of d, measured on calibration samples
-fitted            TACache's fitted plans
+instant           TACache's plan that nothing is measured for
+fitted            TACache's plans fitted to the full run
+fitted-flow       the same, fitted to the flow
 magcache, ...     every baseline, tuned for the budget
 magcache:flux     the same at a published setting
+euler:400         Euler's method with so many steps, more than the full run has or fewer
 
 Caches inside the model, on FLUX and Wan (`model_caches`), tuned or, with :flux, as published:
 
@@ -27,30 +30,24 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
-import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from tacache.diagnostics import damp, diagnose
 from tacache.errors import TACacheError
 from tacache.lab.bench.calibration_sets import CalibrationSet
 from tacache.lab.bench.model_caches import InsideMethod, inside_caches
 from tacache.lab.bench.papers import THRESHOLDS, thresholds
-from tacache.lab.bench.rivals import Rival
-from tacache.lab.methods import BASELINES, Problem, Recording
-from tacache.plan import LONGEST, Plan, Rule, make_plan
+from tacache.lab.bench.plans import Damped, FittedPlan, Instant, Planned, Thresholds
+from tacache.lab.bench.rivals import EulerRun, Rival
+from tacache.lab.methods import BASELINES, Problem
+from tacache.plan import Rule
 from tacache.rules import PROFILE_RULES
-from tacache.stepper import sample
 from tacache.storage.files import Frozen
 
-RATIOS = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
 PAPER_RATIO = 10.0
-HISTORY, MAX_EVALUATIONS = LONGEST, 3000  # of fits, as where they are made for users
-DAMPED = 4  # calibration samples that cos(theta) is measured on
+EULER = "euler"  # with a number of steps after a colon
 # the prompts that ship for any model, as a source beside an embedded model's own
 GENERAL, GENERAL_PROMPTS = "general", "calibration"
-# what a plan's record leaves out: it is the same for all plans of a calibration
-RATES = {"times", "magnitude", "direction", "host", "certificate", "breaks"}
 
 
 class Method(Protocol):
@@ -74,116 +71,6 @@ class Method(Protocol):
         """What a record says of the settings."""
 
 
-class Followed:
-    """A plan of ours, whichever way it is made."""
-
-    budgeted: bool = True
-    calibrated: bool = True
-
-    def sample(self, problem: Problem, settings: Any) -> Tensor:
-        """Follow the plan."""
-        return sample_by_plan(problem, settings)
-
-    def shown(self, settings: Any) -> dict[str, JsonValue]:
-        """The plan without the calibration's own numbers."""
-        fields: dict[str, JsonValue] = settings.model_dump(
-            mode="json", exclude=RATES, exclude_none=True
-        )
-        return fields
-
-
-class Planned(Followed):
-    """A plan from a profile, with a ratio of the thresholds that is given or the best there is."""
-
-    def __init__(self, rule: Rule, ratio: float | None = None) -> None:
-        self.rule, self.ratio = rule, ratio
-
-    def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Plan:
-        """The plan that ends nearest to full steps on the calibration samples."""
-        found: dict[tuple[int, ...], Plan] = {}
-        for ratio in (self.ratio,) if self.ratio else (None, *RATIOS):
-            plan = make_plan(
-                calibration_set.profile, evaluations=evaluations, ratio=ratio, rule=self.rule
-            )
-            found.setdefault(plan.anchors, plan)
-        plans = list(found.values())
-        if len(plans) == 1:
-            return plans[0]
-        with calibration_set.recording() as recording:
-            return min(plans, key=lambda plan: recording.error(sample_by_plan(recording, plan)))
-
-
-class Damped(Planned):
-    """The best plan of `tasu`, damped by the alignment it has on calibration samples."""
-
-    def __init__(self) -> None:
-        super().__init__("tasu")
-
-    def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Plan:
-        """The same anchors with other strengths of the direction."""
-        plan = super().prepare(calibration_set, evaluations)
-        with calibration_set.recording() as recording:
-            few = recording.first(DAMPED)
-            found = diagnose(few.velocity, few.noise, plan, condition=few.condition)
-        return damp(plan, [found])
-
-
-class Thresholds(Followed):
-    """A plan from a profile by the paper's thresholds."""
-
-    budgeted = False
-
-    def __init__(self, rule: Rule, tau_k: float, tau_d: float) -> None:
-        self.rule, self.tau_k, self.tau_d = rule, tau_k, tau_d
-
-    def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Frozen:
-        """The plan they lead to."""
-        return make_plan(
-            calibration_set.profile, tau_k=self.tau_k, tau_d=self.tau_d, rule=self.rule
-        )
-
-
-class FittedPlan(Followed):
-    """TACache's fitted plans; what a fit starts from is kept for the set seen last."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Any] = {}
-
-    def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Frozen:
-        """A fit on the calibration samples, with what is probed before it done once a set."""
-        assert evaluations is not None
-        with calibration_set.recording() as recording:
-            return self.fit(recording, calibration_set, evaluations)
-
-    def fit(self, recording: Recording, calibration_set: CalibrationSet, evaluations: int) -> Plan:
-        """Fit a plan for a budget; no other place of the benchmark does."""
-        from tacache import fitting
-        from tacache.fitting import full_runs, samples
-
-        runs = samples.FunctionRuns(
-            recording.velocity, recording.noise, recording.times, recording.condition
-        )
-        runs.breaks = calibration_set.caller.breaks
-        fitting.check_budget(runs, evaluations, HISTORY, MAX_EVALUATIONS)
-        key = calibration_set.caller.key(calibration_set.prompts_sha256)
-        if key not in self._known:
-            self._known.clear()
-            self._known[key] = full_runs.record(runs)
-        return fitting.fit_budget(
-            runs,
-            self._known[key],
-            evaluations,
-            history=HISTORY,
-            max_evaluations=MAX_EVALUATIONS,
-        )
-
-
-@torch.no_grad()
-def sample_by_plan(problem: Problem, plan: Plan) -> Tensor:
-    """The samples of a problem by a plan."""
-    return sample(problem.velocity, problem.noise, plan, condition=problem.condition)
-
-
 def _registry() -> dict[str, Method]:
     rules: dict[str, Rule] = {"tasu": "tasu", "magnitude": "magnitude", "direction": "direction"}
     with_ratio: dict[str, Rule] = {**rules, "reuse": "reuse"}
@@ -191,7 +78,9 @@ def _registry() -> dict[str, Method]:
         **{name: Planned(rule) for name, rule in rules.items()},
         **{f"{name}-10": Planned(rule, PAPER_RATIO) for name, rule in with_ratio.items()},
         "damped": Damped(),
+        "instant": Instant(),
         "fitted": FittedPlan(),
+        "fitted-flow": FittedPlan("flow"),
         **{name: Rival(baseline) for name, baseline in BASELINES.items() if name != "full"},
         **{name: InsideMethod(cache) for name, cache in inside_caches().items()},
     }
@@ -242,6 +131,8 @@ def _method(base: str) -> Method:
     if colon and name in PROFILE_RULES:
         tau_k, tau_d = thresholds(name, variant)
         return Thresholds(name, tau_k, tau_d)  # type: ignore[arg-type]  # a rule of a profile
+    if colon and name == EULER:
+        return EulerRun(_steps(variant))
     rival: Any = BASELINES.get(name) or inside_caches().get(name)
     if colon and rival is not None:
         if variant in rival.published:
@@ -253,6 +144,13 @@ def _method(base: str) -> Method:
     raise TACacheError(
         f"unknown method {base!r}: choose from {', '.join(METHODS)}{without}, {words}"
     )
+
+
+def _steps(variant: str) -> int:
+    """The number of steps after `euler:`."""
+    if not variant.isdigit() or int(variant) < 1:
+        raise TACacheError(f"{EULER}:{variant}: a number of steps follows, as in {EULER}:100")
+    return int(variant)
 
 
 def _descendants(kind: type[Frozen]) -> Iterator[type[Frozen]]:

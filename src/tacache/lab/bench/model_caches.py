@@ -97,6 +97,11 @@ class CalibrationTrials:
         return self._calibration.caller.steps
 
     @property
+    def most(self) -> int | None:
+        """How many settings are run, where not all are."""
+        return self._calibration.most
+
+    @property
     def family(self) -> str:
         """The name of the model's family."""
         from tacache.lab.methods.inside.families import family_of
@@ -133,7 +138,7 @@ class CalibrationTrials:
     def _tried(self, number: int, settings: Any) -> Trial:
         x, evaluations, _ = self._run(number, settings, lambda _: ())
         if number not in self._ends:
-            self._ends[number] = self._calibration.walk(number).states[-1:]
+            self._ends[number] = self._calibration.end(number)
         return Trial(evaluations, _error(x, self._ends[number]))
 
     @torch.no_grad()

@@ -22,6 +22,8 @@ from tacache.storage.files import FileRecord, Frozen
 from tacache.storage.journal import PACKED, Journal
 
 Status = Literal["done", "failed", "unreachable"]
+# what methods are tuned to and ranked by: the full-step run, or the flow that it approximates
+Reference = Literal["run", "flow"]
 # name -> number, or "not run: why"
 Values = dict[str, float | str]
 # name -> one number a step, None where a step has none
@@ -77,7 +79,9 @@ class Record(FileRecord):
     `processes` is how many shared the work while it was timed, and `sharing` how many of them the
     device (None: all of them). `traces` has numbers a step, where they were asked for. Of a cache
     inside the model, `worth` are the evaluations that the work of its blocks amounts to: a step it
-    skips is not quite free.
+    skips is not quite free. `reference` is "flow" where methods were tuned to end near the flow,
+    which `to_fine` then compares with; `tries` is how many settings of a rival were tried at most,
+    where not all were.
     """
 
     FORMAT: ClassVar[str] = "tacache-record"
@@ -86,7 +90,7 @@ class Record(FileRecord):
     REMEDY: ClassVar[str] = "Delete the line, and run the benchmark again to replace it"
     OMITTED: ClassVar[tuple[str, ...]] = (
         "timings", "full_seconds", "flops", "processes", "sharing", "traces", "worth",
-        "prepare_evaluations",
+        "prepare_evaluations", "reference", "tries",
     )  # fmt: skip
 
     method: str
@@ -118,6 +122,8 @@ class Record(FileRecord):
     traces: Traces | None = None
     worth: Annotated[float, Field(gt=0)] | None = None
     prepare_evaluations: Annotated[int, Field(ge=0)] | None = None
+    reference: Literal["flow"] | None = None
+    tries: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

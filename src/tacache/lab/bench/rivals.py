@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tacache.lab.bench.calibration_sets import CalibrationSet
 from tacache.lab.bench.records import plain
-from tacache.lab.methods import Problem
+from tacache.lab.methods import BASELINES, Problem
+from tacache.lab.methods.simple import GridSettings
 from tacache.storage.files import Frozen
 
 
@@ -54,3 +55,15 @@ class Rival:
     def shown(self, settings: Any) -> dict[str, JsonValue]:
         """All settings."""
         return plain(settings)
+
+
+class EulerRun(Rival):
+    """Euler's method on the host's grid of so many steps, more than the full run has or fewer."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(BASELINES["fewer"], str(steps))
+
+    def prepare(self, calibration_set: CalibrationSet, evaluations: int | None) -> Frozen:
+        """The grid; nothing is measured for it."""
+        assert self.variant is not None
+        return GridSettings(times=calibration_set.outline.shorter(int(self.variant)))

@@ -17,15 +17,16 @@ import torch
 
 from tacache.errors import PlanError, StorageError, TACacheError
 from tacache.lab.bench.bars import Bar, bar
-from tacache.lab.bench.calibration_sets import CalibrationSet, record_walk
+from tacache.lab.bench.calibration_sets import CalibrationSet
 from tacache.lab.bench.hosts import host_of
 from tacache.lab.bench.jobs import Job, Prepared, Task
-from tacache.lab.bench.judging import FULL, Judge, References, work_folder
+from tacache.lab.bench.judging import FULL, Judge, work_folder
 from tacache.lab.bench.locks import held
 from tacache.lab.bench.machines import same_device
 from tacache.lab.bench.methods import Asked, resolve
 from tacache.lab.bench.model_caches import InsideMethod
 from tacache.lab.bench.records import Adds, Record, RecordError, RecordFile, Status, plain
+from tacache.lab.bench.references import References
 from tacache.lab.bench.rivals import Rival
 from tacache.lab.bench.seam import Calls
 from tacache.lab.bench.sources import code_sha256
@@ -38,7 +39,7 @@ from tacache.work.processes import Processes
 
 Item = TypeVar("Item")
 # what takes longest to make ready, begun first so that no process ends long after the others
-SLOW = ("budcache", "magcache", "fitted", "easycache", "teacache-x")
+SLOW = ("budcache", "magcache", "fitted", "fitted-flow", "easycache", "teacache-x")
 
 
 def run_bench(pipe: Any, job: Job, out: str | Path, *, progress: bool = False) -> list[Record]:
@@ -107,10 +108,9 @@ class Bench:
         tasks = list(self.tasks(asked))
         self.check_same_setup(tasks)
         left = [task for task in tasks if any(self.is_left(s, task) for s in self.job.subjects)]
-        samples = {
-            s: None for task in left if task.calibrated for s in task.calibration_set.subjects
-        }
-        self.share(list(samples), "calibrating", lambda s: record_walk(self.caller, self.folder, s))
+        sets = [task.calibration_set for task in left if task.calibrated]
+        samples = {subject: one for one in sets for subject in one.subjects}
+        self.share(list(samples), "calibrating", lambda s: samples[s].record(s))
         self.share(sorted(left, key=slowest_first), "tuning", self.prepare)
         rank, count = self.processes.rank, self.processes.count
         with self.processes.failing_together(), self.file.adding(rank, count) as add:
@@ -121,7 +121,7 @@ class Bench:
         sets: dict[tuple[str, tuple[str, ...]], CalibrationSet] = {}
         for one in asked:
             place = one.source or self.job.calibration_source, self.job.calibration_prompts(one)
-            new = CalibrationSet(self.caller, self.folder, *place)
+            new = CalibrationSet(self.caller, self.folder, *place, self.job.flow, self.job.tries)
             calibration_set = sets.setdefault(place, new)
             for budget in self.job.evaluations if one.method.budgeted else (None,):
                 yield Task(one, budget, calibration_set)
@@ -134,9 +134,9 @@ class Bench:
             if task.calibrated
         }
         for record in self.done.values():
-            if (record.host, record.fine) != (self.caller.host, self.job.fine):
+            if (record.host, record.fine, record.reference) != self.setup:
                 raise RecordError(
-                    f"{self.file.path} holds records of another model, call or fine reference: "
+                    f"{self.file.path} holds records of another model, call or reference: "
                     "name another file"
                 )
             tuned_on = record.taught and record.taught.prompts_sha256
@@ -145,6 +145,11 @@ class Bench:
                     f"{self.file.path} holds records of {record.method} calibrated on other "
                     "prompts: name another file"
                 )
+
+    @property
+    def setup(self) -> tuple[Any, int | None, str | None]:
+        """What all records of a file have in common."""
+        return self.caller.host, self.job.fine, self.judge.reference_name
 
     def share(self, items: Sequence[Item], what: str, work: Callable[[Item], None]) -> None:
         """Do those items of some work that no other process does."""
@@ -164,8 +169,9 @@ class Bench:
     def prepared_file(self, task: Task) -> Path:
         """The file that keeps a method's settings for a budget."""
         name = task.asked.name.partition("@")[0]
-        code = code_sha256(task.asked.method)
-        key = self.caller.key(task.calibration_set.prompts_sha256, name, task.evaluations, code)
+        code, tuned = code_sha256(task.asked.method), task.calibration_set
+        how = (tuned.flow, tuned.most) if tuned.flow or tuned.most else ()
+        key = self.caller.key(tuned.prompts_sha256, name, task.evaluations, code, *how)
         return self.folder / f"settings-{key}.json"
 
     def prepare(self, task: Task) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tacache
-from tacache.lab.bench import calibration_sets
+from tacache.lab.bench import calibration_sets, flow_runs, walks
 
 METHODS = "tacache.lab.methods."
 
@@ -23,7 +23,7 @@ def code_sha256(method: Any) -> str:
 def files_of(method: Any) -> frozenset[Path]:
     """The files of a method's classes, of what these import from other methods, and the library."""
     kinds = {*type(method).__mro__, *type(getattr(method, "baseline", method)).__mro__}
-    found = {calibration_sets.__name__}
+    found = {one.__name__ for one in (calibration_sets, flow_runs, walks)}
     left = [kind.__module__ for kind in kinds if kind.__module__.startswith("tacache.")]
     while left:
         name = left.pop()

@@ -1,12 +1,14 @@
 """The paper's studies as presets: which methods, at which budgets, made ready on what."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from tacache.errors import TACacheError
+from tacache.lab.bench.flow_runs import FLOW_STEPS
 from tacache.lab.bench.judging import FULL
 from tacache.lab.bench.methods import GENERAL, GENERAL_PROMPTS, METHODS, published, resolve
 from tacache.lab.bench.model_caches import InsideMethod
+from tacache.lab.bench.records import Reference
 from tacache.prompts import read_prompts
 
 OWN = ("tasu", "tasu-10", "damped", "fitted")
@@ -23,6 +25,15 @@ THRESHOLDS = ("0/0", "0.05/0.6", "0.05/0.7", "0.05/0.8", "0.05/0.9", "0.06/0.6",
 PUBLISHED, ALL_INSIDE, PAPER = "published", "inside", "tasu:paper"
 
 
+# Euler runs beside those of `fewer` and of full steps: nearness to the flow is told in their steps
+FINER = ("euler:100", "euler:200", "euler:400")
+SOLVERS = ("fewer", "ab2", "unipc", "dpm++2m", "heun", "a2s", "oss")
+# one of each kind; of those inside the model the most used one, and the best one in `main`
+CACHING = ("magcache", "teacache", "taylorseer-1", "taylorseer-1-sigma", "hicache", "easycache",
+           "vde", "meancache", "budcache", "spectrum", "l2p", "diffusers-fbcache",
+           "diffusers-taylorseer")  # fmt: skip
+
+
 class Suite(NamedTuple):
     """A preset, whose values give way to the command's own options."""
 
@@ -32,6 +43,8 @@ class Suite(NamedTuple):
     calibration_count: int = 8
     fine: int | None = None
     trace: bool = False
+    reference: Reference = "run"
+    tries: int | None = None  # settings of each rival, at most; None: all there are
 
 
 SUITES: dict[str, Suite] = {
@@ -76,6 +89,13 @@ SUITES: dict[str, Suite] = {
         (13, 10, 7),
         trace=True,
     ),
+    "flow": Suite(
+        "solvers, caches and plans by how near they come to the flow, all tuned to end near it",
+        ("instant", "tasu", "fitted", "fitted-flow", *SOLVERS, *CACHING, *FINER),
+        (25, 20, 17, 13, 10, 7, 5),
+        reference="flow",
+        tries=4,
+    ),
     "indicators": Suite(
         "figure 2: MI and DI of every step, with their spread over prompts",
         (FULL,),
@@ -94,6 +114,12 @@ def choose(name: str | None, **given: Any) -> Suite:
         raise TACacheError(f"unknown suite {name!r}: choose from {', '.join(SUITES)}")
     preset = PLAIN if name is None else SUITES[name]
     chosen = preset._replace(**{key: value for key, value in given.items() if value})
+    if chosen.reference not in get_args(Reference):
+        raise TACacheError(
+            f"no reference {chosen.reference!r}: choose from {', '.join(get_args(Reference))}"
+        )
+    if chosen.reference == "flow" and chosen.fine is None:
+        chosen = chosen._replace(fine=FLOW_STEPS)
     if not chosen.methods:
         raise TACacheError("there is nothing to compare: give --methods or --suite")
     return chosen

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from tacache.calibration import measure
 from tacache.decomposition import dot, relative_distance
-from tacache.lab.bench.calibration_sets import Walk
 from tacache.lab.bench.records import Traces, rounded
 from tacache.lab.bench.seam import Calls
+from tacache.lab.bench.walks import Walk
 from tacache.lab.methods import Problem
 from tacache.lab.methods.seam import Meter, Visit
 from tacache.plan import Plan
@@ -27,7 +27,7 @@ from tacache.velocity import euler
 
 def is_traceable(method: Any) -> bool:
     """Whether a method steps through the full grid: a plan of ours, or a rule that skips."""
-    from tacache.lab.bench.methods import Followed
+    from tacache.lab.bench.plans import Followed
 
     return isinstance(method, Followed) or hasattr(getattr(method, "baseline", None), "visits")
 

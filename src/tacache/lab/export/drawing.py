@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 from tacache.errors import TACacheError
 from tacache.host import Call, Request, generate, write
-from tacache.lab.bench.calibration_sets import record_walk
 from tacache.lab.bench.judging import FULL
-from tacache.lab.bench.methods import Followed, load_settings, resolve
+from tacache.lab.bench.methods import load_settings, resolve
 from tacache.lab.bench.model_caches import within
+from tacache.lab.bench.plans import Followed
 from tacache.lab.bench.records import Key
 from tacache.lab.bench.runner import Bench, load_prepared
+from tacache.lab.bench.walks import record_walk
 from tacache.lab.export.orders import Order
 from tacache.plan import Plan
 from tacache.prompts import Sample

@@ -9,12 +9,14 @@ from typing import Any
 
 from tacache.lab.methods.budcache import BudCache
 from tacache.lab.methods.easycache import EasyCache
+from tacache.lab.methods.l2p import L2P
 from tacache.lab.methods.magcache import MagCache
 from tacache.lab.methods.meancache import MeanCache
 from tacache.lab.methods.samplers import A2S, OSS
 from tacache.lab.methods.seam import Baseline, Outcome, Problem, Recording, record
 from tacache.lab.methods.simple import FewerSteps, Full, ReuseOnAnchors
 from tacache.lab.methods.solvers import SOLVERS
+from tacache.lab.methods.spectrum import Spectrum
 from tacache.lab.methods.taylorseer import HiCache, TaylorSeer
 from tacache.lab.methods.teacache import TeaCacheState, TeaCacheTime
 from tacache.lab.methods.vde import VDE
@@ -35,6 +37,8 @@ _ALL: tuple[Baseline[Any], ...] = (
     VDE(),
     MeanCache(),
     BudCache(),
+    Spectrum(),
+    L2P(),
     A2S(),
     OSS(),
     *SOLVERS,

@@ -26,6 +26,7 @@ NEAR_SHARE = 0.7  # of the moves stay within the radius
 PAIR_SHARE = 0.1  # of them move two anchors
 JUMPS = 2  # beyond the radius that climbing tries of each anchor
 SAMPLES = 2  # published: one prompt
+SHORT = 10  # tries of annealing for each setting that a short tuning may try
 KEPT_RUNS = 8  # whose velocities are kept: those of the current set, the best and its neighbours
 
 Anchors = tuple[int, ...]
@@ -144,8 +145,8 @@ class BudCache(CachingRule[BudCacheSettings]):
         self.tries, self.seed = tries, seed
 
     def candidates(self, recording: Recording, evaluations: int) -> Sequence[BudCacheSettings]:
-        """The anchors found with each reuse."""
-        few = recording.first(SAMPLES)
+        """The anchors found with each reuse; a short search has one sample and does not climb."""
+        few = recording.first(SAMPLES if recording.most is None else 1)
         return [self._search(few, evaluations, reuse) for reuse in REUSES]
 
     def _search(self, recording: Recording, evaluations: int, reuse: Reuse) -> BudCacheSettings:
@@ -165,8 +166,11 @@ class BudCache(CachingRule[BudCacheSettings]):
             return known[anchors]
 
         start = first_guess(recording.steps, evaluations)
-        found = anneal(start, recording.steps, loss, self.tries, self.seed)
-        return settings(climb(found, recording.steps, loss, SWEEPS, self.seed))
+        tries, sweeps = self.tries, SWEEPS
+        if recording.most is not None:
+            tries, sweeps = min(tries, SHORT * recording.most), 0
+        found = anneal(start, recording.steps, loss, tries, self.seed)
+        return settings(climb(found, recording.steps, loss, sweeps, self.seed))
 
     def anchors(self, settings: BudCacheSettings, times: Sequence[float]) -> Anchors:
         """The anchors that the search found."""

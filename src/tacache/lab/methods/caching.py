@@ -15,6 +15,7 @@ from tacache.velocity import euler
 # What is kept at an anchor: its velocity v, or v - x, to which a later state is added.
 Reuse = Literal["residual", "velocity"]
 REUSES: tuple[Reuse, ...] = ("residual", "velocity")
+KEPT = 3  # evaluated steps that most reconstructions look back to
 LONGEST_SPAN = 6  # steps back that a reconstruction may look
 
 
@@ -24,9 +25,9 @@ class Past(NamedTuple):
     anchors: tuple[Visit, ...] = ()
     steps: tuple[Visit, ...] = ()
 
-    def then(self, visit: Visit, *, evaluated: bool) -> "Past":
-        """The past one step later; it keeps three anchors and a few steps."""
-        anchors = (visit, *self.anchors[:2]) if evaluated else self.anchors
+    def then(self, visit: Visit, *, evaluated: bool, kept: int | None = KEPT) -> "Past":
+        """The past one step later; it keeps some anchors (None: all) and a few steps."""
+        anchors = (visit, *self.anchors)[:kept] if evaluated else self.anchors
         return Past(anchors, (visit, *self.steps[: LONGEST_SPAN - 1]))
 
 
@@ -43,7 +44,12 @@ Rebuild = Callable[[Past, Now], Tensor]
 
 
 def walk_anchors(
-    model: Meter, x: Tensor, times: Sequence[float], anchors: Iterable[int], rebuild: Rebuild
+    model: Meter,
+    x: Tensor,
+    times: Sequence[float],
+    anchors: Iterable[int],
+    rebuild: Rebuild,
+    kept: int | None = KEPT,
 ) -> Iterator[Visit]:
     """Euler over the full grid, step by step: evaluate at anchors, rebuild between them."""
     evaluated, past = frozenset(anchors), Past()
@@ -54,7 +60,7 @@ def walk_anchors(
             v = rebuild(past, Now(n, t, t_next, x)).to(past.steps[0].v.dtype)
         visit = Visit(n, t, x, v)
         yield visit
-        past = past.then(visit, evaluated=n in evaluated)
+        past = past.then(visit, evaluated=n in evaluated, kept=kept)
         x = euler(x, v, t, t_next)
 
 
@@ -72,7 +78,12 @@ def reused(reuse: Reuse) -> Rebuild:
 
 
 class CachingRule(Baseline[Settings]):
-    """A baseline whose anchors follow from its settings and the grid alone."""
+    """A baseline whose anchors follow from its settings and the grid alone.
+
+    `kept` is how many evaluated steps its reconstruction looks back to; None: all.
+    """
+
+    kept: int | None = KEPT
 
     @abstractmethod
     def anchors(self, settings: Settings, times: Sequence[float]) -> tuple[int, ...]:
@@ -85,7 +96,8 @@ class CachingRule(Baseline[Settings]):
     def visits(self, model: Meter, problem: Problem, settings: Settings) -> Iterator[Visit]:
         """Follow the anchors over the full grid."""
         anchors = self.anchors(settings, problem.times)
-        return walk_anchors(model, problem.noise, problem.times, anchors, self.rebuild(settings))
+        rebuild = self.rebuild(settings)
+        return walk_anchors(model, problem.noise, problem.times, anchors, rebuild, kept=self.kept)
 
     def sample(self, model: Meter, problem: Problem, settings: Settings) -> Tensor:
         """Where following the anchors ends."""

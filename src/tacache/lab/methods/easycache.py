@@ -15,7 +15,7 @@ from tacache.decomposition import divide
 from tacache.lab.methods.caching import REUSES, Reuse
 from tacache.lab.methods.online import Memory, OnlineRule, Watch, mean_abs
 from tacache.lab.methods.seam import Recording
-from tacache.lab.methods.tuning import LOOSEST
+from tacache.lab.methods.tuning import LOOSEST, spread
 from tacache.storage.files import Frozen
 
 WARM_UPS = (10, 6, 4, 2)  # published: 10; small budgets cannot afford it; k needs 2
@@ -45,10 +45,10 @@ class EasyCache(OnlineRule[EasyCacheSettings]):
     def candidates(self, recording: Recording, evaluations: int) -> Sequence[EasyCacheSettings]:
         """For each warm-up and reuse the lowest taus whose means meet the budget or a bit less."""
         found: list[EasyCacheSettings] = []
-        for warm_up, reuse in product(WARM_UPS, REUSES):
+        ways = [one for one in product(WARM_UPS, REUSES) if one[0] < evaluations]
+        for warm_up, reuse in spread(ways, recording.most and max(1, recording.most // 2)):
             loosest = EasyCacheSettings(tau=LOOSEST, warm_up=warm_up, reuse=reuse)
-            if warm_up < evaluations:
-                found += self.tightest(recording, loosest, "tau", evaluations)
+            found += self.tightest(recording, loosest, "tau", evaluations)
         return found
 
     def watch(self, settings: EasyCacheSettings) -> Watch:

@@ -25,7 +25,7 @@ from tacache.lab.methods.seam import (
     Visit,
     last_state,
 )
-from tacache.lab.methods.tuning import LOOSEST, bisected, named, nearly
+from tacache.lab.methods.tuning import LOOSEST, bisected, named, nearly, spread
 from tacache.velocity import euler
 
 LOWEST, BISECTIONS = 1e-6, 14  # of the search for a threshold
@@ -124,7 +124,7 @@ class OnlineRule(Baseline[Settings]):
         """`settings` with the lowest thresholds whose means stay within the budget or a bit less.
 
         By bisection with real runs: a tighter threshold evaluates more often. None where even the
-        loosest spends more.
+        loosest spends more. Where tuning is kept short, half as many are tried for one budget.
         """
         known: dict[float, tuple[float, Settings]] = {}
 
@@ -141,9 +141,11 @@ class OnlineRule(Baseline[Settings]):
             return known[value]
 
         found: dict[float, Settings] = {}
-        for budget in nearly(evaluations):
+        short = recording.most is not None
+        for budget in spread(nearly(evaluations), 1 if short else None):
             first = 0.0 if budget == recording.steps else LOOSEST
-            spent, best = bisected(tried, budget, first=first, lowest=LOWEST, times=BISECTIONS)
+            times = BISECTIONS // 2 if short else BISECTIONS
+            spent, best = bisected(tried, budget, first=first, lowest=LOWEST, times=times)
             if spent <= budget:
                 found.setdefault(spent, best)
         return list(found.values())

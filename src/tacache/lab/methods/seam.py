@@ -19,7 +19,7 @@ from torch import Tensor
 from tacache.decomposition import relative_distance
 from tacache.errors import HostError, PlanError
 from tacache.grid import as_times, interpolate
-from tacache.lab.methods.tuning import least, named, unreachable
+from tacache.lab.methods.tuning import least, named, spread, unreachable
 from tacache.storage.files import Frozen
 from tacache.velocity import Condition, Velocity, batches, check_velocity, euler
 
@@ -156,11 +156,22 @@ def take(values: Any, rows: Sequence[int] | None) -> Any:
 
 @dataclass(frozen=True)
 class Recording(Problem):
-    """A problem with its full-step run: states x_0 ... x_N and velocities v_0 ... v_{N-1}."""
+    """A problem with its full-step run: states x_0 ... x_N and velocities v_0 ... v_{N-1}.
+
+    `aims` are the states that a result is to come near, where these are not the run's own: those of
+    the flow. `most` says how many settings are tried of a rival that has more; None: all.
+    """
 
     states: Sequence[Tensor] = ()
     velocities: Sequence[Tensor] = ()
     tried: Tried = lambda _, make: make()
+    aims: Sequence[Tensor] = ()
+    most: int | None = None
+
+    @property
+    def targets(self) -> Sequence[Tensor]:
+        """The states that a result is compared with: those of the flow, or of the full run."""
+        return self.aims or self.states
 
     def first(self, samples: int) -> "Recording":
         """The same with its first samples only."""
@@ -177,11 +188,16 @@ class Recording(Problem):
             [take(x, rows) for x in self.states],
             [take(v, rows) for v in self.velocities],
             self.tried,
+            [take(x, rows) for x in self.aims],
+            self.most,
         )
 
     def error(self, x: Tensor) -> float:
-        """The mean over samples of |x - x_N|^2 / |x_N|^2: how far a result is from full steps."""
-        mean = float((relative_distance(x, self.states[-1]) ** 2).mean())
+        """The mean over samples of |x - y|^2 / |y|^2: how far a result is from where it should end.
+
+        That is the end of full steps, or of the flow.
+        """
+        mean = float((relative_distance(x, self.targets[-1]) ** 2).mean())
         return mean if math.isfinite(mean) else math.inf
 
 
@@ -233,10 +249,10 @@ class Baseline(Described[Settings]):
 
     @torch.no_grad()
     def fit(self, recording: Recording, evaluations: int) -> Settings:
-        """Its best settings for a budget: the candidate that ends nearest to the full-step run."""
+        """Its best settings for a budget: the candidate that ends nearest to the reference."""
         if not 1 <= evaluations <= recording.steps:
             raise PlanError(f"{evaluations} evaluations of {recording.steps} steps are impossible")
-        found = self.candidates(recording, evaluations)
+        found = spread(self.candidates(recording, evaluations), recording.most)
         if not found:
             raise unreachable(self.name, evaluations, recording.steps, self.needs)
         if len(found) == 1:

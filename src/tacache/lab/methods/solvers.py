@@ -6,7 +6,8 @@ and a last step to t = 0 is of first order, as usual.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,7 +22,15 @@ Solve = Callable[[Model, Tensor, Sequence[float]], Tensor]
 
 
 def adams_bashforth_2(model: Model, x: Tensor, times: Sequence[float]) -> Tensor:
-    """AB2 with variable steps; the first step is Euler's (Hairer et al., section III.5)."""
+    """AB2 with variable steps (Hairer et al., section III.5)."""
+    ((_, end),) = deque(adams_bashforth_steps(model, x, times), maxlen=1)
+    return end
+
+
+def adams_bashforth_steps(
+    model: Model, x: Tensor, times: Sequence[float]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The velocity of every step of AB2 and the state it leads to; the first step is Euler's."""
     before: tuple[Tensor, float] | None = None
     for t, t_next in pairwise(times):
         v, length = model(x, t), t - t_next
@@ -31,7 +40,7 @@ def adams_bashforth_2(model: Model, x: Tensor, times: Sequence[float]) -> Tensor
             slope = (1 + ratio / 2) * v - ratio / 2 * before[0]
         x = x - length * slope
         before = v, length
-    return x
+        yield v, x
 
 
 def heun(model: Model, x: Tensor, times: Sequence[float]) -> Tensor:

@@ -74,8 +74,8 @@ def extrapolation_weights(
     return 1 + slope, -slope - before, before
 
 
-class _Periodic(CachingRule[PeriodSettings]):
-    """What TaylorSeer and HiCache share."""
+class Periodic(CachingRule[PeriodSettings]):
+    """What rules with a warm-up and a period share."""
 
     needs = "it evaluates at least its first step"
     citation: str
@@ -113,7 +113,7 @@ class _Periodic(CachingRule[PeriodSettings]):
         return rebuild
 
 
-class TaylorSeer(_Periodic):
+class TaylorSeer(Periodic):
     """TaylorSeer of order 1 or 2, in step index (as published) or in sigma."""
 
     citation = "Liu et al., From Reusing to Forecasting: TaylorSeers, ICCV 2025"
@@ -137,7 +137,7 @@ class TaylorSeer(_Periodic):
         return self.extrapolation(taylor)
 
 
-class HiCache(_Periodic):
+class HiCache(Periodic):
     """HiCache of order 2, in step index."""
 
     name = "hicache"

@@ -28,6 +28,15 @@ def spending(found: Mapping[tuple[int, ...], Candidate], evaluations: int) -> li
     return [one for steps, one in found.items() if most - SLACK <= len(steps) <= most]
 
 
+def spread(found: Sequence[Candidate], most: int | None) -> list[Candidate]:
+    """So many candidates at most, from one end of the list to the other; all for None."""
+    if most is None or len(found) <= most:
+        return list(found)
+    if most == 1:
+        return [found[0]]
+    return [found[round(i * (len(found) - 1) / (most - 1))] for i in range(most)]
+
+
 def named(settings: Frozen) -> str:
     """A short name that no other settings have."""
     content = f"{type(settings).__name__} {settings.model_dump_json()}"

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from tacache.lab.report.estimates import Estimate
 from tacache.lab.report.quantities import quantity
 from tacache.lab.report.style import styles
-from tacache.lab.report.summary import HEADLINES, Study, Table
+from tacache.lab.report.summary import Study, Table
 from tacache.lab.report.tables import heading, table_title
 
 
@@ -20,7 +20,7 @@ class Point(NamedTuple):
 
 def calibration(study: Study, figure_class: type[Any]) -> Any:
     """The first headline over calibration prompts, a panel a budget."""
-    name = next((name for name in HEADLINES if study.has(name)), None)
+    name = next((name for name in study.headlines if study.has(name)), None)
     found = [(table, _points(table, name)) for table in study.tables if name is not None]
     shown = [(table, points) for table, points in found if len({p.prompts for p in points}) > 1]
     if name is None or not shown:

@@ -18,16 +18,10 @@ from tacache.lab.report.tables import heading, label, table_title
 from tacache.plots import drawing
 from tacache.storage.atomic import writing
 
-SHOWN = (
-    "full.lpips",
-    "full.psnr",
-    "full.ssim",
-    "full.drift",
-    "score.clip-similarity",
-    "score.following",
-)
+COMPARED = ("lpips", "psnr", "ssim", "drift", "equivalent-steps")
+SCORED = ("score.clip-similarity", "score.following")
 GREY = "#d5d8dc"
-LOGARITHMIC = ("drift", "lpips")  # metrics whose axis is
+LOGARITHMIC = ("drift", "lpips", "equivalent-steps")  # metrics whose axis is
 RC = {
     "svg.fonttype": "none",  # text stays text
     "text.parse_math": False,  # a name may have a $
@@ -45,7 +39,8 @@ Draw = Callable[[Study, type[Any]], Any]
 
 def pareto(study: Study, figure_class: type[Any], *, over: str) -> Any:
     """Each metric over evaluations or speedup: a line a method, ours strong and on top."""
-    shown = [name for name in SHOWN if study.has(name)]
+    compared = [f"{study.judged_by}.{name}" for name in COMPARED]
+    shown = [name for name in (*compared, *SCORED) if study.has(name)]
     if not shown or not study.has(over) or len(study.rows) < 2:
         return None
     columns = 2 if len(shown) == 4 else min(len(shown), 3)
@@ -62,8 +57,19 @@ def pareto(study: Study, figure_class: type[Any], *, over: str) -> Any:
     return figure
 
 
-def bars(study: Study, figure_class: type[Any], *, name: str) -> Any:
-    """One metric: a panel a budget, a bar a method, the best on top."""
+def bars(study: Study, figure_class: type[Any], *, metric: str) -> Any:
+    """One metric to the reference: a panel a budget, a bar a method, the best on top."""
+    return _bar_panels(study, figure_class, f"{study.judged_by}.{metric}")
+
+
+def bars_fine(study: Study, figure_class: type[Any]) -> Any:
+    """The same to the fine grid, where methods are judged by full steps."""
+    if study.judged_by == "fine":
+        return None
+    return _bar_panels(study, figure_class, "fine.psnr")
+
+
+def _bar_panels(study: Study, figure_class: type[Any], name: str) -> Any:
     tables = [
         table
         for table in study.tables
@@ -88,11 +94,11 @@ def bars(study: Study, figure_class: type[Any], *, name: str) -> Any:
 FIGURES: dict[str, Draw] = {
     "pareto": partial(pareto, over="evaluations"),
     "pareto-speedup": partial(pareto, over="speedup"),
-    "bars-psnr": partial(bars, name="full.psnr"),
-    "bars-ssim": partial(bars, name="full.ssim"),
-    "bars-lpips": partial(bars, name="full.lpips"),
-    "bars-drift": partial(bars, name="full.drift"),
-    "bars-psnr-fine": partial(bars, name="fine.psnr"),
+    "bars-psnr": partial(bars, metric="psnr"),
+    "bars-ssim": partial(bars, metric="ssim"),
+    "bars-lpips": partial(bars, metric="lpips"),
+    "bars-drift": partial(bars, metric="drift"),
+    "bars-psnr-fine": bars_fine,
     "drift": drift,
     "alignment": alignment,
     "indicators": indicators,
@@ -205,7 +211,7 @@ def _log_ticks(panel: Any, values: Sequence[float]) -> None:
     from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
     panel.set_xscale("log")
-    candidates = (1, 1.5, 2, 3, 4, 5, 7, 10, 13, 17, 25, 35, 50, 70, 100)
+    candidates = (1, 1.5, 2, 3, 4, 5, 7, 10, 13, 17, 25, 35, 50, 70, 100, 200, 400)
     low, high = min(values, default=1.0) * 0.95, max(values, default=2.0) * 1.05
     panel.xaxis.set_major_locator(FixedLocator([x for x in candidates if low <= x <= high]))
     panel.xaxis.set_minor_locator(NullLocator())

@@ -115,7 +115,7 @@ def _grid(
 ) -> Grid:
     named = {
         "full": f"to {study.steps} steps",
-        "fine": f"to {study.fine} steps",
+        "fine": f"to {study.fine_name}",
         "score": "of the picture alone",
         "cost": "cost",
     }

@@ -8,7 +8,7 @@ from tacache.lab.bench.records import Record
 from tacache.lab.films import film
 from tacache.lab.pages import data_address
 from tacache.lab.report.quantities import IDENTICAL, in_order, measured
-from tacache.lab.report.summary import HEADLINES
+from tacache.lab.report.summary import headlines
 from tacache.prompts import Sample
 
 # what a browser shows, by suffix
@@ -108,7 +108,8 @@ def _facts(record: Record) -> str:
     """What was measured of one sample, in short."""
     values = measured(record, None)
     texts = [f"{record.spent} evaluations", f"{record.seconds or 0.0:.2f} s"]
-    for shown in in_order(name for name in (*HEADLINES, "score.following") if name in values):
+    wanted = (*headlines(record.reference or "run"), "score.following")
+    for shown in in_order(name for name in wanted if name in values):
         value = values[shown.name]
         same = shown.unit == "dB" and value >= IDENTICAL
         texts.append(

@@ -8,6 +8,7 @@ from typing import Literal
 
 from tacache.lab.bench.records import Fidelity, Record, Values
 from tacache.lab.metrics import METRICS
+from tacache.lab.report.tail import FIFTH, LOST, SHARE
 from tacache.lab.report.traces import mean_cosine, step_drift
 from tacache.storage.files import Frozen
 
@@ -126,6 +127,15 @@ COSTS: dict[str, tuple[Quantity, Getter]] = {
     )
 }
 EVALUATORS = ("geneval", "vbench", "wise", "compbench")  # of exports; more is better in all
+# what is made of a row's samples, and not a mean of theirs
+OF_ROWS = {
+    FIFTH: Quantity(name=FIFTH, title="PSNR, 5th percentile", better="higher", digits=2, unit="dB"),
+    # not ranked: with none lost, all that have none would be first
+    SHARE: Quantity(name=SHARE, title=f"below {LOST:g} dB", digits=0, unit="%"),
+    "equivalent-steps": Quantity(
+        name="equivalent-steps", title="equivalent Euler steps", better="higher", digits=0
+    ),
+}
 DIGITS = {"psnr": 2, "ssim": 4, "lpips": 4, "drift": 4}
 DB = "dB"
 UNITS = {"psnr": DB}
@@ -136,6 +146,8 @@ def quantity(name: str) -> Quantity:
     if name in COSTS:
         return COSTS[name][0]
     metric = name.partition(".")[2]
+    if metric in OF_ROWS:
+        return OF_ROWS[metric].model_copy(update={"name": name})
     kind = metric.partition("-")[0] if not metric.startswith("motion-") else metric[7:]
     return Quantity(
         name=name,
@@ -181,7 +193,8 @@ def unmeasured(record: Record) -> dict[str, str]:
 
 def in_order(names: Iterable[str]) -> list[Quantity]:
     """Quantities as columns stand: to full, to fine, scores, costs; metrics as they are listed."""
-    metrics = ["psnr", "ssim", "lpips", "lpips-vgg", "drift", *_with_kinds()]
+    first = ("psnr", *OF_ROWS, "ssim", "lpips", "lpips-vgg", "drift")
+    metrics = [*first, *_with_kinds()]
     found = [quantity(name) for name in dict.fromkeys(names)]
 
     def place(one: Quantity) -> tuple[int, int]:

@@ -8,14 +8,15 @@
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tacache.errors import TACacheError
 from tacache.lab.report.quantities import Quantity, quantity
 from tacache.lab.report.standing import leading, standing
-from tacache.lab.report.summary import HEADLINES, Row, Study
-from tacache.lab.report.tables import OVER, cell, heading, markdown_table
+from tacache.lab.report.summary import Row, Study
+from tacache.lab.report.tables import OVER, cell, heading, markdown_table, number
+from tacache.lab.report.tail import FIFTH, LOST, SHARE
 
 MARKED = re.compile(
     r"(?P<start><!-- tacache report: (?P<asked>[^>]*?) -->\n)"
@@ -38,13 +39,17 @@ ALL = Choice()
 
 def readme_table(study: Study, quantities: Sequence[str] = (), choice: Choice = ALL) -> str:
     """Methods against budgets, one table a quantity; by default the first headline there is."""
-    names = quantities or [name for name in HEADLINES if study.has(name)][:1]
-    for name in names or HEADLINES:
+    names = quantities or [name for name in study.headlines if study.has(name)][:1]
+    for name in names or study.headlines:
         if not study.has(name):
             there = ", ".join(q.name for q in study.quantities)
             raise TACacheError(f"{study.name} has no {name!r}: there are {there}")
     chosen = [_chosen(study, name, choice) for name in names]
-    tables = [_table(study, quantity(name), kept) for name, kept in zip(names, chosen, strict=True)]
+    tables = [
+        table
+        for name, kept in zip(names, chosen, strict=True)
+        for table in (_table(study, quantity(name), kept), *_tail_table(study, name, kept))
+    ]
     shown = {method for kept in chosen for method in kept}
     return "\n\n".join([*tables, _caption(study, choice.top, shown)])
 
@@ -101,19 +106,40 @@ def _chosen(study: Study, name: str, choice: Choice) -> list[str]:
 
 
 def _table(study: Study, shown: Quantity, methods: Sequence[str]) -> str:
+    """The numbers of one quantity."""
+    return _grid(study, heading(shown, study), methods, lambda row: _cell(row, shown))
+
+
+def _tail_table(study: Study, name: str, methods: Sequence[str]) -> list[str]:
+    """Below a table of PSNR, that of its worst pictures: 5th percentile and share of lost ones."""
+    group, _, metric = name.partition(".")
+    if metric != "psnr":
+        return []
+    compared = f" to {study.fine_name}" if group == "fine" else ""
+    title = f"PSNR{compared}: 5th percentile (dB), share below {LOST:g} dB"
+    return [_grid(study, title, methods, lambda row: _tail_cell(row, group))]
+
+
+def _grid(study: Study, title: str, methods: Sequence[str], cell: Callable[[Row], str]) -> str:
     """A line a method, a column a budget; methods with their own budget are left out."""
     tables = [table for table in study.tables if table.evaluations is not None]
     rows = {(row.method, table.evaluations): row for table in tables for row in table.rows}
     lines = [
-        [method, *(_cell(rows.get((method, table.evaluations)), shown) for table in tables)]
+        [method, *(cell(row) if row else "" for row in found)]
         for method in methods
+        for found in [[rows.get((method, table.evaluations)) for table in tables]]
     ]
-    return markdown_table([heading(shown, study), *(str(t.evaluations) for t in tables)], lines)
+    return markdown_table([title, *(str(table.evaluations) for table in tables)], lines)
 
 
-def _cell(row: Row | None, shown: Quantity) -> str:
-    if row is None:
-        return ""
+def _tail_cell(row: Row, group: str) -> str:
+    fifth, share = (row.values.get(f"{group}.{name}") for name in (FIFTH, SHARE))
+    if not fifth or not share:
+        return _cell(row, quantity(f"{group}.{FIFTH}"))
+    return f"{number(fifth, quantity(f'{group}.{FIFTH}'))}, {share.mean:.0f} %"
+
+
+def _cell(row: Row, shown: Quantity) -> str:
     if not row.done:
         return UNREACHABLE if row.unreachable else "failed"
     return f"{cell(row, shown)} {OVER}" if row.over else cell(row, shown)

@@ -3,7 +3,7 @@
 from statistics import fmean
 
 from tacache.lab.report.style import Style, styles
-from tacache.lab.report.summary import HEADLINES, Study, is_ours
+from tacache.lab.report.summary import Study, is_ours
 
 NAMED = 10  # rivals that figures and the page name at first
 
@@ -28,7 +28,7 @@ def leading(study: Study, name: str, top: int) -> list[str]:
 def named(study: Study) -> list[str]:
     """The methods that figures name: all, or ours and the best where there are many."""
     ours = [method for method in study.methods if is_ours(method)]
-    name = next((name for name in HEADLINES if study.has(name)), None)
+    name = next((name for name in study.headlines if study.has(name)), None)
     if len(study.methods) - len(ours) <= NAMED or name is None:
         return study.methods
     return list(dict.fromkeys([*ours, *leading(study, name, NAMED)]))

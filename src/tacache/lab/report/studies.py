@@ -3,14 +3,26 @@
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from tacache.lab.bench.records import Record, RecordError, read_records
+from tacache.lab.bench.records import Record, RecordError, Reference, read_records
 from tacache.lab.report.estimates import difference, estimate
 from tacache.lab.report.kinds import overall
+from tacache.lab.report.nearness import with_equivalents
 from tacache.lab.report.quantities import CLOCKED, in_order, measured, unmeasured
-from tacache.lab.report.summary import HEADLINES, REFERENCES, Lead, Row, Study, Summary, Table
+from tacache.lab.report.summary import (
+    REFERENCES,
+    Lead,
+    Row,
+    Study,
+    Summary,
+    Table,
+    headlines,
+)
+from tacache.lab.report.tail import tail
 from tacache.lab.report.traces import alignment, traces
+from tacache.profile import Origin
 from tacache.prompts import Sample
 from tacache.storage.journal import PACKED
 
@@ -57,6 +69,9 @@ def study(name: str, records: Sequence[Record]) -> Study:
     full = {_subject(r): r for r in kept if r.method == "full" and r.status == "done"}
     samples = {key: _samples(group, full) for key, group in groups.items()}
     rows = {key: _row(group, samples[key]) for key, group in groups.items()}
+    reference: Reference = first.reference or "run"
+    if reference == "flow":
+        rows = with_equivalents(rows, first.steps, len(subjects))
     crowded = any(record.crowd > 1 for record in kept)
     host = first.host
     return Study(
@@ -74,7 +89,10 @@ def study(name: str, records: Sequence[Record]) -> Study:
         versions=_versions(kept),
         quantities=tuple(in_order(name for row in rows.values() for name in row.values)),
         references=tuple(row for key, row in rows.items() if key[0] in REFERENCES),
-        tables=tuple(_tables(rows, samples, len(subjects), CLOCKED if crowded else ())),
+        tables=tuple(
+            _tables(rows, samples, len(subjects), CLOCKED if crowded else (), headlines(reference))
+        ),
+        reference=reference,
     )
 
 
@@ -84,11 +102,15 @@ def _one_setup(name: str, records: Sequence[Record]) -> Record:
         raise RecordError(f"{name} has no records: run `tacache bench` to the end")
     first = records[0]
     for record in records:
-        if (record.host, record.steps, record.fine) != (first.host, first.steps, first.fine):
+        if _setup(record) != _setup(first):
             raise RecordError(
                 f"{name} mixes models, calls or references: put each into a file of its own"
             )
     return first
+
+
+def _setup(record: Record) -> tuple[Origin, int, int | None, str | None]:
+    return record.host, record.steps, record.fine, record.reference
 
 
 def _versions(records: Sequence[Record]) -> dict[str, tuple[str, ...]]:
@@ -132,7 +154,7 @@ def _row(records: Sequence[Record], samples: Samples) -> Row:
         failed=counts["failed"],
         unreachable=counts["unreachable"],
         reason=reasons.most_common(1)[0][0] if reasons else None,
-        values=values | overall(samples),
+        values=values | overall(samples) | tail(samples),
         unmeasured={name: why for record in records for name, why in unmeasured(record).items()},
         traces=traces(records),
         alignment=alignment(records),
@@ -144,6 +166,7 @@ def _tables(
     samples: Mapping[GroupKey, Samples],
     count: int,
     unranked: Sequence[str],
+    shown: Sequence[str],
 ) -> Iterable[Table]:
     """A table a budget, the largest first, and one of methods with their own."""
     methods = [row for row in rows.values() if row.method not in REFERENCES]
@@ -156,11 +179,13 @@ def _tables(
         else:
             complete = [row for row in here if row.done == count]
             ranked = [_ranked(row, complete, count, unranked) for row in here]
-            ranked.sort(key=_standing)
+            ranked.sort(key=partial(_standing, shown))
             yield Table(
                 evaluations=budget,
                 rows=tuple(ranked),
-                leads=tuple(_leads(ranked, {r.method: samples[r.method, budget] for r in here})),
+                leads=tuple(
+                    _leads(ranked, {r.method: samples[r.method, budget] for r in here}, shown)
+                ),
             )
 
 
@@ -182,15 +207,17 @@ def _ranked(row: Row, rivals: Sequence[Row], count: int, unranked: Sequence[str]
     return row.model_copy(update={"ranks": places})
 
 
-def _standing(row: Row) -> tuple[bool, bool, int]:
+def _standing(shown: Sequence[str], row: Row) -> tuple[bool, bool, int]:
     """Best first by the first headline there is; then the incomplete, then those with nothing."""
-    headline = next((row.ranks[name] for name in HEADLINES if name in row.ranks), 0)
+    headline = next((row.ranks[name] for name in shown if name in row.ranks), 0)
     return not row.done, not row.ranks, headline
 
 
-def _leads(rows: Sequence[Row], samples: Mapping[str, Samples]) -> Iterable[Lead]:
+def _leads(
+    rows: Sequence[Row], samples: Mapping[str, Samples], shown: Sequence[str]
+) -> Iterable[Lead]:
     """The best against the second, by every headline; ties have no lead."""
-    for name in HEADLINES:
+    for name in shown:
         ranked = sorted((row for row in rows if name in row.ranks), key=lambda r: r.ranks[name])
         if len(ranked) > 1 and ranked[0].ranks[name] < ranked[1].ranks[name]:
             first, second = ranked[0].method, ranked[1].method

@@ -6,15 +6,16 @@ from pydantic import Field, JsonValue
 
 from tacache.diagnostics import Alignment
 from tacache.errors import TACacheError
-from tacache.lab.bench.records import RecordError
+from tacache.lab.bench.records import RecordError, Reference
 from tacache.lab.report.estimates import Estimate
 from tacache.lab.report.quantities import Quantity
 from tacache.lab.report.traces import Trace
 from tacache.storage.files import FileRecord, Frozen
 
 REFERENCES = ("full", "fine")  # the methods of records that others are compared to
-HEADLINES = ("full.psnr", "full.ssim", "full.lpips", "full.drift")
-OWN = ("tasu", "fitted", "damped", "plan")  # the methods of this package; `plan:NAME` of exports
+HEADLINES = ("psnr", "ssim", "lpips", "drift")
+# the methods of this package; `plan:NAME` of exports
+OWN = ("tasu", "fitted", "instant", "damped", "plan")
 
 
 class Row(Frozen):
@@ -89,6 +90,22 @@ class Study(Frozen):
     quantities: tuple[Quantity, ...]
     references: tuple[Row, ...]
     tables: tuple[Table, ...]
+    reference: Reference = "run"
+
+    @property
+    def judged_by(self) -> str:
+        """The group of quantities that methods are ranked by: to full steps, or to the flow."""
+        return "fine" if self.reference == "flow" else "full"
+
+    @property
+    def headlines(self) -> tuple[str, ...]:
+        """The quantities that tables are ordered by, the first that is there."""
+        return headlines(self.reference)
+
+    @property
+    def fine_name(self) -> str:
+        """The fine reference in words."""
+        return "the flow" if self.reference == "flow" else f"{self.fine} steps"
 
     @property
     def crowded(self) -> bool:
@@ -120,6 +137,12 @@ class Summary(FileRecord):
     REMEDY: ClassVar[str] = "Make it again with tacache report"
 
     studies: tuple[Study, ...]
+
+
+def headlines(reference: Reference) -> tuple[str, ...]:
+    """The quantities that methods are ranked by, with full steps or the flow as reference."""
+    group = "fine" if reference == "flow" else "full"
+    return tuple(f"{group}.{name}" for name in HEADLINES)
 
 
 def is_ours(method: str) -> bool:

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from tacache.errors import printable
 from tacache.lab.report.estimates import Estimate
 from tacache.lab.report.kinds import kind_notes, kind_tables
+from tacache.lab.report.nearness import EQUIVALENT, nearness
 from tacache.lab.report.quantities import CLOCKED, IDENTICAL, Quantity, quantity
 from tacache.lab.report.summary import Row, Study, Table
+from tacache.lab.report.tail import FIFTH, LOST
 
 NOTES = (
     "Means over samples ± half of the 95 % confidence interval, by Student's t over prompts (means "
@@ -19,7 +21,7 @@ NOTES = (
     "Leads are differences sample by sample, from the same noise.",
 )
 CAPPED = "Pictures equal to the reference count as 100 dB."
-EQUIVALENT = (
+EQUIVALENT_WORK = (
     "A cache inside the model runs a part of it at skipped steps too: equivalent are "
     "the evaluations that all its work amounts to. Of all other methods that is what they evaluate."
 )
@@ -34,6 +36,13 @@ AVERAGED = (
 )
 CROWDED = "\N{DOUBLE DAGGER}"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how cells begin that spreadsheets compute
+WORST_OF = (
+    f"5th percentile: one picture in twenty is worse. Below {LOST:g} dB a picture is another one."
+)
+IN_EULER_STEPS = (
+    "Equivalent Euler steps are as many as have the same mean distance of latents to the flow, by "
+    "the Euler runs of the study; beyond them Euler's order is continued."
+)
 SHARED = "Calibration evaluations are those of the full runs that a method was made ready on."
 
 
@@ -70,7 +79,9 @@ def label(row: Row) -> str:
 
 def heading(shown: Quantity, study: Study) -> str:
     """A column's title, with what it is compared to and its unit."""
-    compared = {"fine": f" to {study.fine} steps"}.get(shown.group, "")
+    compared = f" to {study.fine_name}" if shown.group == "fine" else ""
+    if shown.name == EQUIVALENT:
+        compared = ""
     unit = f" ({shown.unit})" if shown.unit else ""
     mark = f" {CROWDED}" if study.crowded and shown.name in CLOCKED else ""
     return f"{shown.title}{compared}{unit}{mark}"
@@ -93,8 +104,8 @@ def table_title(table: Table) -> str:
 
 
 def lead_texts(table: Table) -> list[str]:
-    """Every lead of a table in words."""
-    return [
+    """How near the best comes to the flow, where that was measured, and every lead in words."""
+    return nearness(table) + [
         f"{shown.title}: {lead.first} before {lead.second} by "
         f"{number(lead.by.model_copy(update={'mean': abs(lead.by.mean)}), shown)}"
         f"{' ' + shown.unit if shown.unit else ''}"
@@ -120,11 +131,15 @@ def notes(study: Study) -> list[str]:
     if any(_identical(row) for row in study.rows):
         found.append(CAPPED)
     if study.has("worth"):
-        found.append(EQUIVALENT)
+        found.append(EQUIVALENT_WORK)
     if any(row.over for row in study.rows):
         found.append(OVERSPENT)
     if study.has("calibration"):
         found.append(SHARED)
+    if study.has(f"{study.judged_by}.{FIFTH}"):
+        found.append(WORST_OF)
+    if study.has(EQUIVALENT):
+        found.append(IN_EULER_STEPS)
     found += kind_notes(study)
     if any("velocity_drift" in row.traces and _averages(row) for row in study.rows):
         found.append(AVERAGED)
@@ -175,9 +190,13 @@ def markdown(study: Study) -> str:
 
 
 def columns_of(study: Study, rows: Sequence[Row]) -> list[Quantity]:
-    """Every quantity that any of some rows has or lacks for a reason, without sub-scores."""
+    """Every quantity that any of some rows has or lacks for a reason, without sub-scores.
+
+    Those that methods are ranked by come first.
+    """
     there = {name for row in rows for name in (*row.values, *row.unmeasured)}
-    return [q for q in study.quantities if q.name in there and not q.kind]
+    found = [q for q in study.quantities if q.name in there and not q.kind]
+    return sorted(found, key=lambda q: q.group != study.judged_by)
 
 
 def alignments(study: Study) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from tacache.lab.methods.inside.attaching import Site
 from tacache.lab.methods.seam import Described
-from tacache.lab.methods.tuning import LOOSEST, bisected, unreachable
+from tacache.lab.methods.tuning import LOOSEST, bisected, spread, unreachable
 from tacache.storage.files import Frozen
 
 LOWEST, BISECTIONS = 1e-3, 10  # of the search for a threshold
@@ -29,11 +29,15 @@ class Trials(Protocol):
     def family(self) -> str:
         """The name of the model's family, such as "flux" (`families`)."""
 
+    @property
+    def most(self) -> int | None:
+        """How many settings are run, where not all are."""
+
     def evaluations(self, settings: Any) -> float:
         """How many evaluations these settings take, the mean of a few samples."""
 
     def error(self, settings: Any, samples: int) -> float:
-        """How far the first samples, at most all of them, end from full steps, the mean."""
+        """How far the first samples, at most all of them, end from the reference, the mean."""
 
     def seen(self, settings: Any, look: Look) -> list[Sequence[float]]:
         """Run a few samples, and look at the transformer after each."""
@@ -57,14 +61,14 @@ class InsideCache(Described[Settings]):
         """Raise HostError where what it needs is not there; most need nothing."""
 
     def fit(self, trials: Trials, evaluations: int) -> Settings:
-        """Its best settings for a budget: the candidate that ends nearest to full steps.
+        """Its best settings for a budget: the candidate that ends nearest to the reference.
 
         A try is a run of the whole model: only the best of a round are tried on more samples.
         """
         found = self.candidates(trials, evaluations)
         if not found:
             raise unreachable(self.name, evaluations, trials.steps, self.needs)
-        left = list(found)
+        left = spread(found, trials.most)
         for samples, kept in ROUNDS:
             if len(left) > kept:
                 left = sorted(left, key=lambda one: trials.error(one, samples))[:kept]

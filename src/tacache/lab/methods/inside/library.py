@@ -18,10 +18,10 @@ from diffusers.hooks import (
 from pydantic import Field
 
 from tacache.lab.methods.inside.attaching import Site
-from tacache.lab.methods.inside.base import LOWEST, InsideCache, Settings, Thresholded, Trials
+from tacache.lab.methods.inside.base import LOWEST, InsideCache, Thresholded, Trials
 from tacache.lab.methods.inside.families import blocks_of, family_of
 from tacache.lab.methods.magcache import FLUX_RATIOS, WAN_RATIOS
-from tacache.lab.methods.tuning import HIGHEST, LOOSEST, spending
+from tacache.lab.methods.tuning import HIGHEST, LOOSEST, spending, spread
 from tacache.storage.files import Frozen
 
 RETENTIONS = (0.2, 0.1, 0.0)
@@ -31,13 +31,6 @@ PUBLISHED_RATIOS = {"flux": FLUX_RATIOS, "wan": WAN_RATIOS}
 NEVER = -1.0  # a threshold of 0 would skip where a ratio is 1, as it compares by <=
 ORDERS = (1, 2)
 MOST = 48  # schedules that are run
-
-
-def spread(found: Sequence[Settings]) -> list[Settings]:
-    """A few candidates, from one end of the list to the other: every try is a whole run."""
-    if len(found) <= MOST:
-        return list(found)
-    return [found[round(i * (len(found) - 1) / (MOST - 1))] for i in range(MOST)]
 
 
 class FirstBlockSettings(Frozen):
@@ -107,7 +100,7 @@ class MagCacheInside(InsideCache[MagCacheInsideSettings]):
                 threshold=threshold, max_skip=skip, retention=retention, ratios=ratios
             )
             found.setdefault(mag_schedule(settings, steps), settings)
-        return spread(spending(found, evaluations))
+        return spread(spending(found, evaluations), MOST)
 
     def measured(self, trials: Trials) -> tuple[float, ...]:
         """The mean ratios of the calibration samples, by diffusers' own measurement."""
@@ -199,7 +192,7 @@ class TaylorSeerInside(InsideCache[TaylorSeerInsideSettings]):
             found.setdefault(taylor_schedule(settings, trials.steps), settings)
         best = spending(found, evaluations)
         orders: list[dict[str, Any]] = [{"order": order} for order in ORDERS]
-        return [one.model_copy(update=update) for one in spread(best) for update in orders]
+        return [one.model_copy(update=update) for one in spread(best, MOST) for update in orders]
 
     def install(self, site: Site, settings: TaylorSeerInsideSettings) -> None:
         """Install it by diffusers' own function, whose defaults find no attention of Wan."""
