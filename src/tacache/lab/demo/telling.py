@@ -42,11 +42,8 @@ def first_sentences(made: ModelDemo) -> list[str]:
         return [_worth(made, best), fewest, *_paper_beside(made, best)]
     if found is None:
         return [f"No plan of ours was run, only all {made.steps} steps."]
-    return [
-        f"None of these plans keeps {KEPT:.0f} dB to the {made.noun}s of all {made.steps} steps. "
-        f"The nearest is this one. {_worth(made, found)}",
-        *_paper_beside(made, found),
-    ]
+    none = f"None of these plans keeps {KEPT:.0f} dB to the {made.noun}s of all {made.steps} steps."
+    return [none, _worth(made, found), "No other of ours is nearer.", *_paper_beside(made, found)]
 
 
 def _worth(made: ModelDemo, one: Budget) -> str:
