@@ -3,13 +3,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# A stamp for each extra that is installed: the demo's needs, and all that tests need on top.
+# A stamp for each extra that is installed: the demo's needs, all that tests need on top, and a release's.
 DEMO := $(VENV)/.demo
 READY := $(VENV)/.dev
+RELEASE := $(VENV)/.release
 # A released CPU build where one is offered; the newest torch would bring gigabytes of CUDA.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test quick lint types unit upstream format clean
+.PHONY: demo test quick lint types unit docs linkcheck dist upstream format clean
 
 demo: $(DEMO)
 	$(BIN)/tacache demo
@@ -30,6 +31,19 @@ quick: lint types
 unit: $(READY)
 	$(BIN)/pytest -n auto --cov --cov-report=term --cov-fail-under=95
 
+# The site, in build/docs; a warning, such as a link that leads nowhere, is an error.
+docs: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -b html -c docs . build/docs
+	@echo "open build/docs/index.html"
+
+# Do the links to other sites still lead somewhere?
+linkcheck: $(READY)
+	$(BIN)/python -m sphinx -b linkcheck -c docs . build/linkcheck
+
+# Build wheel and sdist, check them, and run the demo of each in a new environment, offline.
+dist: $(RELEASE)
+	$(BIN)/python -m tests.dist "$(TORCH)"
+
 # Do the stand-ins of BAGEL and ComfyUI still have the surface of the real code?
 upstream: $(READY)
 	BAGEL_PATH="$(BAGEL_PATH)" COMFYUI_PATH="$(COMFYUI_PATH)" $(BIN)/python -m tests.upstream
@@ -47,4 +61,4 @@ $(VENV)/.%: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis demo
+	rm -rf $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis build demo dist

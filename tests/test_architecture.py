@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.architecture import DRAWING, arrows, boxes, drawing, read
 from tests.test_imports import MODULES, imported
 
-PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "architecture.md"
 AGAIN = "draw it again: python -m tests.architecture"
 
 

@@ -27,7 +27,7 @@ def records(name: str) -> list[dict[str, object]]:
     ("device", "torch"), [("x86_64", "2.13.0+cpu"), ("NVIDIA H200", "2.11.0+cu130")]
 )
 def test_the_cost_of_a_skip_is_what_was_measured(device, torch):
-    text = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "performance.md").read_text(encoding="utf-8")
     assert torch in text
     measured = [
         one for one in records("benchmarks/results/skip_cost.jsonl") if one["device"] == device
@@ -127,7 +127,10 @@ def test_the_card_of_the_clip_model_says_what_its_runs_came_to():
 
 @pytest.mark.parametrize(
     ("page", "figure"),
-    [("README.md", "tiny-flux-demo.json"), ("docs/video.md", "tiny-wan-demo.json")],
+    [
+        ("docs/tutorials/five-minutes.md", "tiny-flux-demo.json"),
+        ("docs/reference/clips.md", "tiny-wan-demo.json"),
+    ],
 )
 def test_pages_show_the_demo_that_was_run(page, figure):
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -145,7 +148,7 @@ def test_tables_of_the_demo_are_those_of_its_record():
 
 
 def test_the_fitted_plans_are_what_was_measured():
-    text = (ROOT / "docs" / "fitting.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "results.md").read_text(encoding="utf-8")
     found = records("benchmarks/results/fitted.jsonl")
     assert {one["prompts"] for one in found} == {24}
     assert {one["guidance"] for one in found} == {3.0}
@@ -166,7 +169,7 @@ def test_the_fitted_plans_are_what_was_measured():
 
 
 def test_the_gap_to_a_direct_optimisation_is_what_was_measured():
-    text = (ROOT / "docs" / "fitting.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "explanation" / "fitting.md").read_text(encoding="utf-8")
     for one in records("benchmarks/results/direct.jsonl"):
         cells = [f"{one[name]['others']:.6f}" for name in ("lock-step", "direct")]
         assert f"| {one['evaluations']} | {' | '.join(cells)} |" in text
@@ -175,10 +178,11 @@ def test_the_gap_to_a_direct_optimisation_is_what_was_measured():
 @pytest.mark.parametrize(
     ("page", "study"),
     [
-        ("README.md", "main"),
-        ("docs/video.md", "wan-main"),
-        ("docs/video.md", "wan-ablation"),
-        ("docs/video.md", "wan-calibration"),
+        ("docs/reference/results.md", "main"),
+        ("docs/reference/results.md", "calibration"),
+        ("docs/reference/clips.md", "wan-main"),
+        ("docs/reference/clips.md", "wan-ablation"),
+        ("docs/reference/clips.md", "wan-calibration"),
     ],
 )
 def test_tables_of_methods_are_what_was_measured(page, study, tmp_path):
@@ -220,8 +224,8 @@ def lead(first: list[float], second: list[float]) -> str:
     return f"{by:.1f} ± {margin:.1f}"
 
 
-def test_what_readme_says_of_rivals_on_pictures_holds():
-    """Who is ahead of whom, and where a lead may be chance; the words for it are README's own."""
+def test_what_is_said_of_rivals_on_pictures_holds():
+    """Who is ahead of whom, and where a lead may be chance; the words are those of the page."""
     found = {key: values for key, values in measured("main").items() if key[1] is not None}
     for budget in (25, 17, 13, 10, 7, 5):
         others = {name: mean(values) for (name, k), values in found.items() if k == budget}
@@ -245,7 +249,7 @@ def test_what_readme_says_of_rivals_on_pictures_holds():
 
 
 def test_what_tuning_evaluates_is_what_was_counted():
-    text = " ".join((ROOT / "docs" / "bench.md").read_text(encoding="utf-8").split())
+    text = " ".join((ROOT / "docs" / "reference" / "bench.md").read_text(encoding="utf-8").split())
     spent: dict[str, list[int]] = {}
     for one in packed("wan-main"):
         if one.get("prepare_evaluations"):
@@ -255,7 +259,7 @@ def test_what_tuning_evaluates_is_what_was_counted():
 
 
 def test_what_is_said_of_fitted_clips_is_what_was_measured():
-    text = " ".join((ROOT / "docs" / "video.md").read_text(encoding="utf-8").split())
+    text = " ".join((ROOT / "docs" / "reference" / "clips.md").read_text(encoding="utf-8").split())
     found = measured("wan-main")
     psnr = {key: mean(values) for key, values in found.items()}
     assert psnr["fitted", 25] > psnr["tasu", 25] + 8
@@ -302,7 +306,7 @@ def test_the_flow_table_is_what_was_measured():
     rows = {
         (row["method"], row["evaluations"]): row for row in records("benchmarks/results/flow.jsonl")
     }
-    page = (ROOT / "docs/fitting.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/results.md").read_text(encoding="utf-8")
     part = page[page.index("| evaluations | fitted to the flow |") :]
     lines = part[: part.index("\n\n")].split("\n")[2:]
     names = ("fitted-flow", None, "fitted", "instant", "ab2", "unipc", "dpm++2m", "euler")

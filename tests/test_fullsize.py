@@ -245,12 +245,12 @@ def test_what_a_record_says_of_itself_stands_below_the_table(measured):
 
 
 @pytest.mark.parametrize(
-    ("document", "make"), [("docs/performance.md", tables.render), ("README.md", tables.summary)]
+    ("document", "make"), [("full-size.md", tables.render), ("performance.md", tables.summary)]
 )
 def test_documents_show_the_records(document, make):
     if not RESULTS.exists():
         pytest.skip("no full-size results are recorded yet: benchmarks/fullsize/README.md")
-    shown = tables.between_markers((ROOT / document).read_text(encoding="utf-8"))
+    shown = tables.between_markers((ROOT / "docs" / "reference" / document).read_text("utf-8"))
     assert shown == make(read(RESULTS)).strip()
 
 

@@ -1,4 +1,4 @@
-"""What importing loads, and which way imports point (docs/architecture.md)."""
+"""What importing loads, and which way imports point (docs/reference/architecture.md)."""
 
 import ast
 import subprocess

@@ -395,7 +395,9 @@ def test_a_model_as_a_velocity_function():
 
 
 def test_the_example_of_the_documentation_runs():
-    page = (Path(__file__).parent.parent / "docs" / "comfyui.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "reference" / "comfyui.md").read_text(
+        encoding="utf-8"
+    )
     (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     steps, names = [], {"model": Model(), "x": noise_of(2, SHAPE), "sigmas": sigmas_of()}
     names |= {"extra_args": {"seed": 1}, "print_progress": lambda seen: steps.append(seen["i"])}

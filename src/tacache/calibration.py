@@ -31,10 +31,10 @@ def calibrate(
     breaks: Sequence[float] = (),
     progress: bool = False,
 ) -> Profile:
-    """The profile of full-step Euler runs from `noise` (samples along dim 0).
+    """Measure a profile on full-step Euler runs from `noise` (samples along dim 0).
 
     Only two velocities of one batch are held at a time. `condition={"label": y}` is sliced along
-    dim 0 with the samples and passed on as `velocity(x, t, label=...)`. For more samples than fit
+    dim 0 with the samples and passed on as `velocity(x, t, label=...)`. If the samples do not fit
     in one tensor, calibrate on parts and `Profile.merge` them: the result is the same. `breaks` are
     times below which another model or guidance takes over.
     """

@@ -55,7 +55,7 @@ class Bound(Frozen):
 
 
 class Diagnostics(Frozen):
-    """Relative drift from the reference at every state and step, and where it comes from."""
+    """How far a plan drifts from the full run at every state and step, and why."""
 
     samples: int
     skip_ratio: float

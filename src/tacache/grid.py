@@ -14,7 +14,7 @@ MOST_STEPS = 10_000  # of a grid: fine references have hundreds, and every step 
 
 
 def time_grid(steps: int, shift: float = 1.0) -> list[float]:
-    """The grid of `steps` steps from 1 to 0: u = 1 - i/N, t = s u / (1 + (s - 1) u)."""
+    """Return the times of `steps` steps from 1 to 0: u = 1 - i/N, t = s u / (1 + (s - 1) u)."""
     if steps < 1:
         raise TACacheError(f"a grid needs at least one step, not {steps}")
     if not (math.isfinite(shift) and shift > 0):

@@ -18,10 +18,10 @@ EARLY, LATE = 0.85, 0.7
 def instant_plan(
     times: Iterable[float], evaluations: int = 13, *, breaks: Sequence[float] = ()
 ) -> Plan:
-    """A plan with this many evaluations on a grid, usable without any calibration.
+    """Make a plan with this many evaluations on a grid; nothing is measured for it.
 
-    Between anchors the velocity of the last two is extrapolated in time. At `breaks`, noise levels
-    below which another model or guidance takes over, an anchor starts without history.
+    Between anchors the velocity goes on in a straight line through the last two. `breaks` are noise
+    levels below which another model or guidance takes over; an anchor there has no history.
     """
     grid, wanted = as_times(times), tuple(breaks)
     steps, parts = len(grid) - 1, break_steps(grid, wanted)

@@ -46,11 +46,11 @@ def sample_tacache(
     plan: Plan,
     keep: Keep | None = None,
 ) -> Tensor:
-    """Euler over `sigmas` that calls the model at the plan's anchors only.
+    """Sample by Euler over `sigmas`, and call the model at the plan's anchors only.
 
-    `plan` is moved to `sigmas` where they are others than its own. The callback comes at every
-    step: at anchors with the model's `denoised`, else with that of the rebuilt velocity. A fitted
-    plan crosses each interval in one step; its callbacks lie on that line, and change nothing.
+    The plan is moved to `sigmas` if they are not its own. The callback is called at every step: at
+    anchors with the model's `denoised`, else with that of the rebuilt velocity. A fitted plan
+    crosses each interval in one step; its callbacks lie on that line, and change nothing.
     """
     if len(sigmas) < 2:
         return x
@@ -118,7 +118,7 @@ def calibrate(
     host: Origin | None = None,
     breaks: Sequence[float] = (),
 ) -> Profile:
-    """The profile of a full run from `x` (samples along dim 0); `Profile.merge` joins several."""
+    """Measure a profile on a full run from `x` (samples along dim 0); see `Profile.merge`."""
     found: list[Profile] = []
     sample_recorded(
         model, x, sigmas, extra_args, callback, disable,
@@ -136,7 +136,7 @@ def fit_plan(
     evaluations: int,
     **options: Any,
 ) -> Plan:
-    """A plan fitted on full runs from `x` (two samples or more along dim 0).
+    """Fit a plan to full runs from `x` (two samples or more along dim 0).
 
     The model always gets the whole batch, since `extra_args` may belong to its samples. Options
     are those of `tacache.fit_plan`.
@@ -147,7 +147,7 @@ def fit_plan(
 
 
 def velocity_of(model: Denoiser, extra_args: dict[str, Any] | None = None) -> Velocity:
-    """A flow model of k-diffusion as `velocity(x, t)`."""
+    """Return a flow model of k-diffusion as a function `velocity(x, t)`."""
     arguments = extra_args or {}
 
     def velocity(x: Tensor, t: float) -> Tensor:
@@ -157,7 +157,7 @@ def velocity_of(model: Denoiser, extra_args: dict[str, Any] | None = None) -> Ve
 
 
 def plan_for_sigmas(plan: Plan, sigmas: Sequence[float]) -> Plan:
-    """The plan for a run over these sigmas, or an error where there is none.
+    """Return the plan for a run over these sigmas, or raise where there is none.
 
     Sigmas that are a stretch of the plan's own keep its anchors. On others it is planned again from
     its rates; a fitted plan takes another shift of as many steps, with a warning.
@@ -174,7 +174,7 @@ def plan_for_sigmas(plan: Plan, sigmas: Sequence[float]) -> Plan:
 def plan_from_profile(
     profile: Profile, sigmas: Sequence[float], evaluations: int, breaks: Sequence[float] = ()
 ) -> Plan:
-    """The plan with so many evaluations on these sigmas, or with every step if there are fewer.
+    """Make a plan with so many evaluations on these sigmas, or of every step if they are fewer.
 
     Where the paper's longest interval asks for more evaluations, intervals are as long as needed.
     """
@@ -190,7 +190,7 @@ def plan_from_profile(
 
 
 def with_parts(plan: Plan, breaks: Sequence[float]) -> Plan:
-    """The plan with an anchor at each of this run's changes of guidance, where it has none."""
+    """Add an anchor to the plan at each of this run's changes of guidance that has none."""
     inside = tuple(b for b in breaks if break_steps(plan.times, (b,)))
     return with_breaks(plan, inside) if inside else plan
 

@@ -35,12 +35,13 @@ WEIGHTED = ("fitted", "linear")  # rules whose intervals are weighted sums of ve
 
 
 class Plan(FileRecord):
-    """The anchors of a run, the rule between them and the rule's numbers.
+    """A plan says which steps are evaluated (the anchors) and how the others are rebuilt.
 
-    Plans made from a profile carry its magnitude and direction, and the thresholds they were made
-    with; a fitted plan carries its weights, one row an interval, newest anchor first, and the
-    values of arguments that varied between the runs it was fitted on. With a carried memory its
-    rows are (a, b, r): m_i = v_{i-1} + r_i m_{i-1} and the average velocity is a_i v_i + b_i m_i.
+    A plan made from a profile carries its magnitude and direction, and the thresholds it was made
+    with. A fitted plan carries its weights: one row an interval, the newest anchor first. It also
+    carries the values of arguments that varied between the runs it was fitted on. With a carried
+    memory its rows are (a, b, r): m_i = v_{i-1} + r_i m_{i-1}, and the average velocity is
+    a_i v_i + b_i m_i.
     """
 
     FORMAT: ClassVar[str] = "tacache-plan"
@@ -141,23 +142,23 @@ class Plan(FileRecord):
 
     @classmethod
     def full(cls, times: Iterable[float]) -> Self:
-        """The plan that evaluates every step: the reference."""
+        """Return the plan that evaluates every step: the reference."""
         grid = as_times(times)
         return cls(rule="reuse", times=grid, anchors=tuple(range(len(grid) - 1)))
 
     @property
     def steps(self) -> int:
-        """N, the number of steps."""
+        """The number of steps, N."""
         return len(self.times) - 1
 
     @property
     def evaluations(self) -> int:
-        """K, how often the model is evaluated."""
+        """How often the model is evaluated, K."""
         return len(self.anchors)
 
     @property
     def speedup(self) -> float:
-        """Steps per evaluation, N / K: the speedup where only evaluations take time."""
+        """Steps per evaluation, N / K. It is the speedup where only evaluations take time."""
         return self.steps / self.evaluations
 
     @property
@@ -210,12 +211,12 @@ def make_plan(
     max_skip: int = MAX_SKIP,
     rule: Rule = "tasu",
 ) -> Plan:
-    """A plan from a profile: by the paper's thresholds, by a budget, or by a speedup.
+    """Make a plan from a profile: by a budget, by a speedup, or by the paper's thresholds.
 
-    Give exactly one of `tau_k` with `tau_d`, `evaluations`, and `speedup` (floor(N / speedup)
-    evaluations). For a budget the thresholds are found; `ratio` keeps tau_d = ratio * tau_k. The
-    rules "magnitude", "direction" and "reuse" switch off one or both updates of "tasu". Where the
-    profile says that as many plain steps are expected to do better, that is logged as a warning.
+    Give exactly one of `evaluations`, `speedup` (floor(N / speedup) evaluations), and `tau_k` with
+    `tau_d`. For a budget the thresholds are found; `ratio` keeps tau_d = ratio * tau_k. The rules
+    "magnitude", "direction" and "reuse" switch off one or both updates of "tasu". A warning is
+    logged where the profile says that as many plain steps are expected to do better.
     """
     if not isinstance(profile, Profile):
         raise PlanError(

@@ -33,7 +33,7 @@ LATER = ("weights", "negative")
 
 
 class Origin(Frozen):
-    """Where numbers came from: what ran the model, and how. Unset fields are not known.
+    """An origin says what ran the model, and how. A field that is not set is not known.
 
     `weights` is a fingerprint of the network's weights with its adapters, and `negative` says
     whether the call had a negative prompt.
@@ -68,12 +68,12 @@ class Origin(Frozen):
 
 
 class Profile(FileRecord):
-    """Magnitude and direction of every step: means and deviations over calibration samples.
+    """A profile holds what was measured: how each step changes the velocity, over samples.
 
-    `magnitude` is MI, the paper's k per unit time; `direction` is DI, its d per step. All have one
-    entry a step; the last repeats the one before it, since no velocity follows the last step.
-    `breaks` are times below which another model or guidance takes over: the steps from there on
-    share no history with those before.
+    `magnitude` is MI, the paper's k per unit time; `direction` is DI, its d per step. Both are
+    means, and both have a standard deviation. All have one entry a step; the last repeats the one
+    before it, since no velocity follows the last step. `breaks` are times below which another
+    model or guidance takes over: the steps from there on share no history with those before.
     """
 
     FORMAT: ClassVar[str] = "tacache-profile"
@@ -164,7 +164,7 @@ class Profile(FileRecord):
 
     @classmethod
     def merge(cls, profiles: Iterable[Self]) -> Self:
-        """The profile of all samples together, exact to rounding; any order, any grouping."""
+        """Join profiles into that of all samples, exact to rounding, in any order and grouping."""
         parts = list(profiles)
         if not parts:
             raise ProfileError("there is no profile to merge: give at least one")
@@ -196,7 +196,7 @@ class Profile(FileRecord):
         )
 
     def resample(self, times: Iterable[float]) -> Self:
-        """The profile on another grid, its rates interpolated in t between the measured steps.
+        """Return the profile on another grid; rates are interpolated between the measured steps.
 
         A rate belongs to the time its step starts at. The direction's rate is d over its step's
         length; the new d is that rate times the new length.

@@ -13,11 +13,10 @@ from tacache.velocity import Condition, Velocity, batches, check_finite, check_v
 
 
 class Stepper:
-    """Walks a plan for a loop that somebody else owns: ask for the velocity once a step.
+    """A stepper follows a plan in a loop of your own: ask it for the velocity once a step.
 
-    The only mutable object of the package's core. It holds the last evaluated velocities, or one
-    memory of them, and, in an interval, where its reconstruction stands; nothing in it waits for
-    the device.
+    It is the only mutable object of the package's core. It holds the last evaluated velocities, or
+    one memory of them, and where its reconstruction stands. Nothing in it waits for the device.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -36,7 +35,7 @@ class Stepper:
         self.forget()
 
     def forget(self) -> None:
-        """Drop the history, as where another model takes over; the next step must be an anchor."""
+        """Drop the history, where another model takes over. The next step must be an anchor."""
         self._known = 0  # velocities evaluated since
         self._history: tuple[Tensor, ...] = ()  # newest first; a carried memory stands for all
         self._arc: Arc | None = None
@@ -53,15 +52,15 @@ class Stepper:
         return self.step >= self.plan.steps
 
     def velocity(self, x: Tensor, evaluate: Callable[[], Tensor]) -> Tensor:
-        """The velocity to take this step with; `evaluate` is called at anchors only."""
+        """Return the velocity to take this step with; `evaluate` is called at anchors only."""
         v = self._current(x, evaluate)
         self._move_to(self.step + 1)
         return v.clone() if v is self._average else v
 
     def jump(self, x: Tensor, evaluate: Callable[[], Tensor]) -> Tensor:
-        """The average velocity from this anchor to the next, where the stepper then stands.
+        """Return the average velocity from this anchor to the next, and go there.
 
-        For fitted plans on Euler: one step with it across the interval is all its steps together.
+        This is for fitted plans on Euler: one step with it is all steps of the interval together.
         """
         if self.plan.weights is None or not self.evaluates:
             raise HostError("only a fitted plan jumps, and only from an anchor")
@@ -153,7 +152,7 @@ class Stepper:
 def sample(
     velocity: Velocity, noise: Tensor, plan: Plan, *, condition: Condition | None = None
 ) -> Tensor:
-    """Samples from `noise` (samples along dim 0) by the plan: one call of `velocity` an anchor."""
+    """Run the plan from `noise` (samples along dim 0), with one call of `velocity` an anchor."""
     (batch,) = batches(noise, condition)
     x, stepper = batch.noise, Stepper(plan)
     advance = stepper.velocity if plan.weights is None else stepper.jump

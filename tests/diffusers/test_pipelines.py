@@ -1,4 +1,4 @@
-"""Every family of pipelines under a plan; writes docs/pipelines.md.
+"""Every family of pipelines under a plan; writes docs/reference/pipelines.md.
 
 `python -m tests.diffusers.test_pipelines` writes the page again from new runs.
 """
@@ -30,7 +30,7 @@ from tests.diffusers_support import (
 from tests.tiny import PIPELINES
 from tests.tiny.check import frozen
 
-PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "pipelines.md"
 INTRODUCTION = f"""\
 # Pipelines
 

@@ -81,9 +81,9 @@ class Following:
 
 
 def apply(model: Any, plan: Plan | str | Path) -> None:
-    """Make `model` (a Bagel or its inferencer) follow `plan`, or that of a file; call it as before.
+    """Make `model` (a Bagel or its inferencer) follow a plan, or the plan of a file.
 
-    A plan that is already applied is replaced.
+    Call the model as before. A plan that is already applied is replaced.
     """
     bagel, plan = model_of(model), as_plan(plan)
     check_host(bagel, plan)
@@ -117,7 +117,7 @@ def remove(model: Any) -> None:
 
 @contextmanager
 def applied(model: Any, plan: Plan | str | Path) -> Iterator[Following]:
-    """`apply` for the length of a `with` block; afterwards the former plan is put back, if any.
+    """Apply a plan for the length of a `with` block; then the former plan is put back, if any.
 
     The block's value says in `run_plan` how the latest run was planned.
     """

@@ -45,7 +45,7 @@ def calibrate(
     progress: bool = False,
     **call: Any,
 ) -> Profile:
-    """The profile of full-step runs of BAGEL, one per prompt and seed.
+    """Measure a profile on full-step runs of BAGEL, one per prompt and seed.
 
     `host` is an InterleaveInferencer, called with each prompt and the other arguments; or a Bagel
     with `generate(prompt, **call)`, your own function that calls it, with one packed image or
@@ -60,7 +60,7 @@ def calibrate(
 def fit_plan(
     host: Any, prompts: str | Path | Iterable[str], *, evaluations: int, **options: Any
 ) -> Plan:
-    """A plan for this budget, fitted on full-step runs of BAGEL, one per prompt and seed.
+    """Fit a plan with this many evaluations to full-step runs of BAGEL, one per prompt and seed.
 
     `host`, `prompts`, `generate` and the call's arguments are as for `calibrate`, with one image a
     call; the other options are those of `fit_plans`. See `tacache.fit_plan` for the fit itself.
@@ -84,7 +84,7 @@ def fit_plans(
     progress: bool = False,
     **call: Any,
 ) -> list[Plan]:
-    """A plan per budget from full-step runs that are made once; `fit_plan` says more."""
+    """Fit a plan for each budget; the full-step runs are made once. `fit_plan` says more."""
     return verbs.fit_plans(
         BagelHost(host, generate),
         prompts,

@@ -46,7 +46,7 @@ TOGETHER = (
 def load_inferencer(
     path: str | Path, weights: str | Path, *, dtype: str | None = None, device: str | None = None
 ) -> Any:
-    """The InterleaveInferencer of a BAGEL checkout with the weights of a folder.
+    """Load the InterleaveInferencer of a BAGEL checkout with the weights of a folder.
 
     `device="auto"` spreads the model over all GPUs and the CPU; otherwise it lies on one device.
     """

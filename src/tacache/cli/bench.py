@@ -125,8 +125,9 @@ def bench(
     """Run methods from the same noise on the same model, and append a record for each sample.
 
     A benchmark that was killed goes on where it stopped. Under torchrun or accelerate launch the
-    processes share the work. docs/bench.md has the names of methods, such as tasu-10 (the paper's
-    thresholds) or magcache:flux (as published), the suites, and how the comparison is kept fair.
+    processes share the work. docs/reference/bench.md has the names of methods, such as tasu-10
+    (the paper's thresholds) or magcache:flux (as published), the suites, and how the comparison is
+    kept fair.
 
     [bold]Examples[/bold]
 

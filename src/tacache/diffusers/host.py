@@ -37,15 +37,15 @@ def apply(
     strength: float | None = None,
     breaks: Iterable[float] | None = None,
 ) -> None:
-    """Make `pipe` follow `plan`, or that of a file: its scheduler becomes one that carries it.
+    """Make `pipe` follow a plan, or the plan of a file: its scheduler becomes one that carries it.
 
     Nothing else of the pipeline changes; call it as before. `strength` is for image-to-image and
     its like: the plan starts at that noise level, and the pipeline is called with strength=1.0.
     A plan that is already applied is replaced.
 
-    Where the loop is your own, its call cannot be read: say with `strength` where it starts (1.0
-    for noise) and with `breaks` the noise levels at which another expert or guidance takes over,
-    () for none.
+    If the loop is your own, its call cannot be read. Then say with `strength` where it starts (1.0
+    for noise), and with `breaks` at which noise levels another expert or guidance takes over (()
+    for none).
     """
     plan = as_plan(plan)
     said = _said(strength, breaks)
@@ -87,7 +87,7 @@ def applied(
     strength: float | None = None,
     breaks: Iterable[float] | None = None,
 ) -> Iterator[Any]:
-    """`apply` for the length of a `with` block; afterwards the former scheduler is put back."""
+    """Apply a plan for the length of a `with` block; then the former scheduler is put back."""
     before = pipe.scheduler
     apply(pipe, plan, strength=strength, breaks=breaks)
     scheduler = pipe.scheduler

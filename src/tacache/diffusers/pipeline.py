@@ -41,7 +41,7 @@ def calibrate(
     progress: bool = False,
     **call: Any,
 ) -> Profile:
-    """The profile of full-step runs of a pipeline, one per prompt and seed.
+    """Measure a profile on full-step runs of a pipeline, one per prompt and seed.
 
     `prompts` is a list or a file; None where the call passes `prompt_embeds` (then one run a seed).
     All other arguments go to the pipeline; latents are not decoded. `resume` names a file that
@@ -62,7 +62,7 @@ def calibrate(
 def fit_plan(
     pipe: Any, prompts: str | Path | Iterable[str] | None, *, evaluations: int, **options: Any
 ) -> Plan:
-    """A plan for this budget, fitted on full-step runs of a pipeline, one per prompt and seed.
+    """Fit a plan with this many evaluations to full-step runs, one per prompt and seed.
 
     `prompts` is a list or a file; None where the call passes `prompt_embeds` (then one run a seed).
     Options are those of `fit_plans`; all others go to the pipeline. Each prompt is a call of its
@@ -88,7 +88,7 @@ def fit_plans(
     progress: bool = False,
     **call: Any,
 ) -> list[Plan]:
-    """A plan per budget from full-step runs that are made once; `fit_plan` says more."""
+    """Fit a plan for each budget; the full-step runs are made once. `fit_plan` says more."""
     return host.fit_plans(
         PipelineHost(pipe),
         prompts,

@@ -121,7 +121,7 @@ class FollowsPlan(BeginsRun):
 
 @functools.cache
 def plan_scheduler(parent: type) -> type:
-    """The class that follows a plan with `parent`'s own grid and step.
+    """Return the class that follows a plan with `parent`'s own grid and step.
 
     The signatures that pipelines and `from_config` inspect stay the parent's.
     """

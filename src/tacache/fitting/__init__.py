@@ -49,11 +49,11 @@ def fit_plan(
     batch_size: int | None = None,
     progress: bool = False,
 ) -> Plan:
-    """A plan with this many evaluations, fitted on full-step runs from `noise`.
+    """Fit a plan with this many evaluations to full-step runs from `noise`.
 
-    With `target="flow"` it is fitted to the flow instead of the full run, which is an approximation
-    itself: a second run of `reference_steps` (twice as many, unless told) and the full run together
-    say where the flow leads.
+    The full run is itself an approximation of the flow. With `target="flow"` the plan is fitted to
+    the flow: a second run of `reference_steps` (twice as many, unless told) and the full run
+    together say where the flow leads.
 
     A quarter of the samples (at least one) is held out from every fit and judges the anchors. One
     evaluation is one velocity of one sample; at most `max_evaluations` are spent, the full runs

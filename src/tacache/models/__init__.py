@@ -114,7 +114,7 @@ def embedded(name: str) -> Embedded:
 
 
 def default_call(model: str) -> dict[str, Any]:
-    """The arguments a model is called with unless others are given; none unless it ships."""
+    """Return the arguments a model that ships is called with unless others are given."""
     return dict(EMBEDDED[model].call) if model in EMBEDDED else {}
 
 
@@ -160,7 +160,7 @@ def check(name: str, folder: Path | None = None) -> None:
 
 
 def load(name: str, folder: str | Path | None = None) -> Any:
-    """The model's pipeline, in float32 on the CPU, from its own folder or another one.
+    """Load the model's pipeline, in float32 on the CPU, from its own folder or another one.
 
     `tiny-flux` is a `FluxPipeline`. `tiny-wan` is a `WanPipeline` that walks its grid by Euler's
     method, the reference of every figure; its folder names UniPC, as Wan does.

@@ -41,7 +41,7 @@ CHECKED: set[tuple[type, type]] = set()  # kinds of pipelines and schedulers tha
 
 @contextmanager
 def drive(pipe: Any, **call: Any) -> Iterator["DrivenRun"]:
-    """The velocities of `pipe(**call)` for the length of a `with` block.
+    """Hold `pipe(**call)` in its loop for the length of a `with` block, to ask for velocities.
 
     Several runs of one pipeline may be open at a time. Leaving the block ends the call, finished or
     not. Autocast, inference mode, default device and CUDA stream are those where the block began.

@@ -140,7 +140,7 @@ def _method(base: str) -> Method:
         there = ", ".join(rival.published) or "none"
         raise TACacheError(f"{name} has no published setting {variant!r}: there are {there}")
     without = "" if inside_caches() else " (those inside the model need tacache[diffusers])"
-    words = "full, inside and published, and settings such as tasu:flux (docs/bench.md)"
+    words = "full, inside and published, and settings such as tasu:flux (docs/reference/bench.md)"
     raise TACacheError(
         f"unknown method {base!r}: choose from {', '.join(METHODS)}{without}, {words}"
     )
