@@ -99,8 +99,8 @@ def is_plain(model: nn.Module, given: dict[str, Any]) -> bool:
     return not any(part._forward_hooks or "forward" in vars(part) for part in model.modules())
 
 
-def main() -> None:
-    """The command line of `tacache`."""
+def replay_models() -> None:
+    """Have the transformers and decoders of FLUX and Wan replayed from now on."""
     from diffusers import (
         AutoencoderKL,
         AutoencoderKLWan,
@@ -108,13 +108,18 @@ def main() -> None:
         WanTransformer3DModel,
     )
 
-    from tacache.cli import main as tacache
-
     torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape and process
     replay(FluxTransformer2DModel, "forward", FLUX)
     replay(WanTransformer3DModel, "forward", WAN)
     for decoder in (AutoencoderKL, AutoencoderKLWan):
         replay(decoder, "decode", ("z",))
+
+
+def main() -> None:
+    """The command line of `tacache`."""
+    from tacache.cli import main as tacache
+
+    replay_models()
     tacache()
 
 

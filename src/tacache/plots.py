@@ -171,7 +171,9 @@ def _draw_strips(panel: Any, plans: Sequence[Plan]) -> None:
         for n in range(plan.steps):
             shade = 1.0 if n in plan.anchors else 0.15
             panel.barh(i, 0.9, left=n - 0.45, height=0.7, color="C0", alpha=shade)
-    panel.set_yticks(range(len(plans)), [str(plan.evaluations) for plan in plans])
+    several = len({plan.rule for plan in plans}) > 1
+    names = [f"{p.rule} {p.evaluations}" if several else str(p.evaluations) for p in plans]
+    panel.set_yticks(range(len(plans)), names)
     panel.invert_yaxis()
     panel.margins(x=0.01)
     panel.set_title("evaluated steps, by budget", fontsize=10)

@@ -1,11 +1,8 @@
-import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import typer
@@ -13,12 +10,9 @@ from support import profile_from
 from typer.testing import CliRunner
 
 import tacache
-from tacache import Plan, Profile, make_plan, models
+from tacache import Plan, make_plan, models
 from tacache.cli import app
-from tacache.cli.demo import checked_budgets, default_budgets
 from tacache.cli.render import strip
-from tacache.lab.demo.run import CALIBRATION
-from tests.tiny import PIPELINES
 
 
 def run(*arguments):
@@ -172,107 +166,6 @@ def test_show_what_is_neither_is_one_line(tmp_path, content, part):
 def test_show_a_missing_file_or_a_directory_is_one_line(tmp_path):
     assert_one_line(run("show", tmp_path / "none.json"), "none.json", "No such file")
     assert_one_line(run("show", tmp_path), tmp_path, "irectory")
-
-
-# --- demo
-
-
-@pytest.mark.parametrize("steps", [10, 20, 28])
-def test_demo_has_budgets_for_every_step_count_it_allows(steps):
-    budgets = default_budgets(steps, (25, 13, 10, 7))
-    assert len(set(budgets)) == len(budgets)
-    assert budgets == checked_budgets(budgets, steps)
-
-
-def test_demo_refuses_what_cannot_be(tmp_path):
-    assert_one_line(run("demo", "--steps", 9, "--out", tmp_path), "10")
-    assert_one_line(run("demo", "--analytic", "--out", tmp_path), "No such option: --analytic")
-    for budget in ("1", "51", "13,0"):
-        few = run("demo", "--evaluations", budget, "--out", tmp_path)
-        assert_one_line(few, "a run of 50 steps takes 6 to 50", budget.split(",")[-1])
-    assert_one_line(run("demo", "--evaluations", "ten", "--out", tmp_path), "whole numbers", "ten")
-    assert not any(tmp_path.iterdir())
-
-
-def without(monkeypatch, package):
-    """As if a package were not installed, and all others of the demo were."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else name)
-
-
-@pytest.fixture
-def weights(tmp_path_factory, monkeypatch):
-    """Folders where the embedded model's weights would be."""
-    folder = tmp_path_factory.mktemp("weights")
-    for part in models.PARTS:
-        (folder / part).mkdir()
-    shipped = replace(models.EMBEDDED["tiny-flux"], folder=folder)
-    monkeypatch.setitem(models.EMBEDDED, "tiny-flux", shipped)
-
-
-def test_demo_says_so_where_the_weights_are_missing(tmp_path, monkeypatch):
-    shipped = replace(models.EMBEDDED["tiny-flux"], folder=tmp_path / "none")
-    monkeypatch.setitem(models.EMBEDDED, "tiny-flux", shipped)
-    result = run("demo", "--out", tmp_path, "--json")
-    assert_one_line(result, "the weights of tiny-flux are not in")
-
-
-@pytest.mark.parametrize("package", ["torchmetrics", "jinja2", "matplotlib", "diffusers"])
-@pytest.mark.usefixtures("weights")
-def test_demo_without_the_models_packages_names_what_to_install(tmp_path, monkeypatch, package):
-    without(monkeypatch, package)
-    result = run("demo", "--out", tmp_path / "demo")
-    assert_one_line(result, package, "pip install 'tacache[demo]'")
-    assert not (tmp_path / "demo").exists()
-
-
-@pytest.fixture
-def tiny_demo(monkeypatch):
-    """The embedded model replaced by a tiny random pipeline of 10 steps."""
-    call = {"height": 32, "width": 32, "max_sequence_length": 32, "num_inference_steps": 10}
-    shipped = models.Embedded(Path("nowhere"), call)
-    monkeypatch.setitem(models.EMBEDDED, "tiny-flux", shipped)
-    monkeypatch.setattr(models, "check", lambda name: None)
-    monkeypatch.setattr(models, "load", lambda name: PIPELINES["flux"].build())
-
-
-def test_demo_draws_prompts_with_the_embedded_model(tmp_path, tiny_demo):
-    command = ["demo", "a red [apple]", "a fox", "--steps", 10, "--evaluations", "4,5,4"]
-    tmp_path = tmp_path / "[v2]"
-    result = run(*command, "--out", tmp_path)
-    assert result.exit_code == 0, result.output
-    text = " ".join(result.stdout.split())
-    assert "10 steps, mean of 2 prompts" in text
-    assert "full steps" in text
-    plan = Plan.load(tmp_path / "demo-4.plan.json")
-    assert strip(plan) in result.stdout
-    assert len(list((tmp_path / "pictures").iterdir())) == 6
-    assert "[v2]" in "".join(result.stdout.split())
-    assert "a red [apple]" in (tmp_path / "index.html").read_text()
-
-
-def test_demo_of_the_model_prints_its_record_as_json(tmp_path, tiny_demo):
-    command = ["demo", "a fox", "--steps", 10, "--evaluations", "4", "--seed", 3, "--json"]
-    result = run(*command, "--out", tmp_path)
-    assert result.exit_code == 0, result.output
-    assert "full steps" not in result.stderr  # no progress
-    printed = json.loads(result.stdout)
-    assert printed == json.loads((tmp_path / "demo.json").read_text())
-    assert [row["evaluations"] for row in printed["budgets"]] == [10, 4]
-    assert printed["seed"] == 3
-
-
-def test_demo_uses_the_shipped_profile_unless_asked_to_calibrate(tmp_path, tiny_demo, monkeypatch):
-    command = ["demo", "a fox", "--steps", 10, "--evaluations", "4", "--out", tmp_path]
-    assert run(*command).exit_code == 0
-    measured = Profile.load(tmp_path / "demo.profile.json")
-    assert measured.samples == len(CALIBRATION)
-    shipped = replace(models.EMBEDDED["tiny-flux"], folder=tmp_path)
-    monkeypatch.setitem(models.EMBEDDED, "tiny-flux", shipped)
-    measured.model_copy(update={"samples": 77}).save(shipped.profile)
-    assert run(*command).exit_code == 0
-    assert Profile.load(tmp_path / "demo.profile.json").samples == 77
-    assert run(*command, "--calibrate").exit_code == 0
-    assert Profile.load(tmp_path / "demo.profile.json").samples == len(CALIBRATION)
 
 
 # --- around the commands

@@ -140,8 +140,8 @@ def test_a_demo_replaces_no_page_of_somebody_else(tmp_path, monkeypatch, name):
 
 def test_a_demo_replaces_its_own_page(tmp_path):
     (tmp_path / "index.html").write_text("a page")
-    (tmp_path / "demo.json").write_text('{"budgets": [], "pictures": []}')
-    check_ours(tmp_path)
+    (tmp_path / "demo.json").write_text('{"model": "m", "budgets": [], "pictures": []}')
+    check_ours(tmp_path, "m")
 
 
 @pytest.mark.parametrize("steps", [10**9, 0, -1, True, 2.5, "many"])

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tacache import models
 from tacache.cli import app
-from tacache.errors import HostError
+from tacache.errors import HostError, PlanError
 from tacache.lab.demo.run import VIDEO_CALIBRATION, VIDEO_PROMPTS
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
@@ -234,12 +234,14 @@ def test_demo_makes_clips_with_a_page_that_plays_them(tiny_wan, tmp_path):
     assert "tiny-wan, 10 steps, mean of 1 prompt" in text
     assert "changes" in text
     page = (tmp_path / "index.html").read_text()
-    assert page.count('class="film"') == 3
+    assert page.count('class="film"') == 5  # full steps, and two rules at two budgets
     assert "-side-by-side.gif and .mp4" in text
     assert "a clip takes" in page
+    assert "script-src" in page
+    assert (tmp_path / "strip.gif").is_file()
     assert "PSNR of changes" in page
     assert "Clips" in page
-    assert len(list((tmp_path / "clips").glob("*.gif"))) == 4
+    assert len(list((tmp_path / "clips").glob("*.gif"))) == 6
 
 
 def test_demo_of_clips_takes_the_models_own_prompts(tiny_wan, tmp_path, monkeypatch):
@@ -248,7 +250,8 @@ def test_demo_of_clips_takes_the_models_own_prompts(tiny_wan, tmp_path, monkeypa
     monkeypatch.setattr(command, "draw", lambda *arguments, **options: asked.append(arguments))
     monkeypatch.setattr(command, "_print_model_demo", lambda *arguments: None)
     assert run("demo", "--video", "-o", tmp_path).exit_code == 0
-    model, comparison, _ = asked[0]
+    model, comparison, budgets, _ = asked[0]
+    assert budgets == [13, 10, 7]
     assert model == "tiny-wan"
     assert comparison.prompts == VIDEO_PROMPTS
     assert comparison.calibration == VIDEO_CALIBRATION
@@ -341,3 +344,40 @@ def test_clips_have_the_rate_of_their_model():
     assert models.frame_rate("tiny-wan") == 12
     assert models.frame_rate("tiny-flux") == models.frame_rate("me/wan") == models.FPS
     assert models.frame_rate(None) == models.FPS
+
+
+# --- the fitted plans that ship
+
+
+@pytest.mark.parametrize("target", ["run", "flow"])
+def test_a_fitted_plan_is_read_by_its_evaluations_and_target(tmp_path, target):
+    shipped = models.Embedded(tmp_path, {})
+    assert shipped.plans(target) == {}
+    plan = Plan.full([1.0, 0.6, 0.3, 0.0])
+    plan.save(shipped.plan_file(13, target))
+    assert shipped.plans(target) == {13: shipped.plan_file(13, target)}
+    assert shipped.plan(13, target) == plan
+    with pytest.raises(PlanError, match=f"fitted to the {target}.*but those of 13.*tacache fit"):
+        shipped.plan(7, target)
+    other = {"run": "flow", "flow": "run"}[target]
+    with pytest.raises(PlanError, match="those of none"):
+        shipped.plan(13, other)
+
+
+def test_a_target_that_no_plan_has_is_refused(tmp_path):
+    with pytest.raises(PlanError, match="not to 'noise'"):
+        models.Embedded(tmp_path, {}).plan(13, "noise")
+
+
+@pytest.mark.parametrize("name", models.EMBEDDED)
+@pytest.mark.parametrize("target", ["run", "flow"])
+def test_shipped_plans_belong_to_their_model_and_its_call(name, target):
+    shipped = models.embedded(name)
+    for budget in shipped.plans(target):
+        plan = shipped.plan(budget, target)
+        assert (plan.rule, plan.evaluations, plan.steps) == ("fitted", budget, 50)
+        assert (plan.host.model, plan.host.dtype) == (name, "float32")
+        assert plan.host.call is not None
+        assert shipped.call.items() <= plan.host.call.items()
+        assert plan.certificate is not None
+        assert (plan.certificate.equivalent_steps is not None) is (target == "flow")

@@ -137,10 +137,22 @@ def test_the_demo_runs_on_the_shipped_profile(tmp_path):
     assert result.exit_code == 0, result.output
     made = json.loads(result.stdout)
     assert made["model"] == "tiny-flux"
-    assert [row["evaluations"] for row in made["budgets"]] == [10, 5]
+    rows = [(row["rule"], row["evaluations"]) for row in made["budgets"]]
+    assert rows == [(None, 10), ("tasu", 5), ("linear", 5)]  # fitted plans are of 50 steps
     assert made["budgets"][1]["psnr"] > 15
     assert Profile.load(tmp_path / "demo.profile.json").samples == 60
     assert "a red apple" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_a_shipped_plan_is_followed_without_a_word(caplog):
+    from tacache.diffusers import applied
+
+    pipe, plan = models.load("tiny-flux"), SHIPPED.plan(7)
+    pipe.set_progress_bar_config(disable=True)
+    with applied(pipe, plan):
+        pipe("a red apple", **models.default_call("tiny-flux"), output_type="latent")
+        assert pipe.scheduler.run_plan == plan
+    assert not [one for one in caplog.records if one.name.startswith("tacache")]
 
 
 def test_the_commands_take_it_by_name(tmp_path):

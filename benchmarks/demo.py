@@ -1,0 +1,77 @@
+"""A demo's strip, figures and table for the documentation.
+
+    tacache demo && tacache demo --video
+    python -m benchmarks.demo demo/tiny-flux demo/tiny-wan
+
+The strip and the record are copied to docs/figures/demo-MODEL.png (or .gif) and .json. Pages show
+the record's table between markers, which this makes anew:
+
+    <!-- tacache demo: tiny-flux -->          all plans
+    <!-- tacache demo: tiny-flux short -->    full steps, ours and the paper's, at two budgets
+    <!-- end -->
+
+Without a folder the tables are made anew from the records that are there.
+"""
+
+import argparse
+import re
+import shutil
+from pathlib import Path
+
+from tacache.errors import TACacheError
+from tacache.lab.demo.record import ModelDemo
+from tacache.lab.demo.telling import markdown
+
+ROOT = Path(__file__).parent.parent
+FIGURES = ROOT / "docs" / "figures"
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+MARKED = re.compile(
+    r"(?P<start><!-- tacache demo: (?P<model>[\w-]+)(?P<short> short)? -->\n)"
+    r".*?(?P<end><!-- end -->)",
+    re.DOTALL,
+)
+
+
+def read(path: Path) -> ModelDemo:
+    """The record of a demo."""
+    return ModelDemo.model_validate_json(path.read_text(encoding="utf-8"))
+
+
+def copy(folder: Path, figures: Path) -> None:
+    """Copy a demo's strip and record into the folder of figures."""
+    made = read(folder / "demo.json")
+    strip = folder / ("strip.png" if made.fps is None else "strip.gif")
+    for source in (folder / "demo.json", strip):
+        shutil.copyfile(source, figures / f"demo-{made.model}{source.suffix}")
+
+
+def fill(text: str, figures: Path) -> str:
+    """A page with every marked table made anew from the record it names."""
+
+    def made(match: re.Match[str]) -> str:
+        record = figures / f"demo-{match['model']}.json"
+        if not record.is_file():
+            raise TACacheError(f"{record} is missing: run the demo, then python -m benchmarks.demo")
+        table = markdown(read(record), short=bool(match["short"]))
+        return f"{match['start']}\n{table}\n{match['end']}"
+
+    return MARKED.sub(made, text)
+
+
+def main() -> None:
+    """Copy what the folders hold, and make the tables of all pages anew."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("folders", nargs="*", type=Path)
+    for folder in parser.parse_args().folders:
+        copy(folder, FIGURES)
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if (filled := fill(text, FIGURES)) != text:
+            page.write_text(filled, encoding="utf-8")
+            print(f"{page.relative_to(ROOT)} has new tables")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The fitted plans that ship with an embedded model, each fitted to the run and to the flow.
+
+    python -m benchmarks.plans tiny-flux tiny-wan
+    python -m benchmarks.plans tiny-flux --target flow --evaluations 13,17 --device cuda
+
+A plan whose file is there is kept: delete it to have it made anew. A fit that was killed goes on
+where it stopped. Every calibration prompt has a seed of its own, as in `tacache bench`, so that no
+plan has seen the noise of the demo or of a benchmark. On a GPU the models are replayed from CUDA
+graphs, and several such commands, for other models, targets or budgets, may run side by side.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tacache import host, models
+from tacache.diffusers.pipeline import PipelineHost, PipelineRun
+from tacache.fitting import forget
+from tacache.lab.bench.calibration_sets import FIRST_SEED
+from tacache.plan import Plan
+from tacache.prompts import Sample, read_prompts
+
+COUNT, WORK = 16, Path("build/plans")
+# A fit to the flow runs every sample once more, with twice as many steps.
+MOST = {"run": 3000, "flow": 6000}
+
+
+class OwnSeeds(PipelineHost):
+    """A pipeline whose calibration prompts have a seed each."""
+
+    def __init__(self, pipe: Any, prompts: Sequence[str]) -> None:
+        super().__init__(pipe)
+        self.seeds = {prompt: FIRST_SEED + i for i, prompt in enumerate(prompts)}
+
+    def seeded(self, sample: Sample) -> Sample:
+        """The prompt with its own seed."""
+        return Sample(sample.prompt, self.seeds[sample.text])
+
+    @contextmanager
+    def open(
+        self, sample: Sample, call: host.Call, times: Sequence[float] | None = None
+    ) -> Iterator[PipelineRun]:
+        """The call of the prompt with its own seed."""
+        with super().open(self.seeded(sample), call, times) as run:
+            yield run
+
+    def draw(self, sample: Sample, call: host.Call) -> host.Pixels:
+        """The picture of the prompt with its own seed."""
+        return super().draw(self.seeded(sample), call)
+
+
+def missing(shipped: models.Embedded, budgets: Sequence[int], target: str) -> list[int]:
+    """The budgets that the model has no plan for."""
+    return [k for k in budgets if not shipped.plan_file(k, target).is_file()]
+
+
+def make(name: str, target: str, budgets: Sequence[int], options: argparse.Namespace) -> None:
+    """Fit the missing plans of a model to the run or to the flow, and write them."""
+    shipped = models.embedded(name)
+    left = missing(shipped, budgets, target)
+    if not left:
+        return print(f"{name} has its plans for the {target} already")
+    prompts = read_prompts(shipped.prompts("calibration"))[: options.count]
+    resume = WORK / f"{name}-{target}-{'-'.join(map(str, left))}.runs"
+    resume.parent.mkdir(parents=True, exist_ok=True)
+    pipe = models.load(name).to(options.device)
+    with models.steady_threads(pipe):
+        made = host.fit_plans(
+            OwnSeeds(pipe, prompts),
+            prompts,
+            evaluations=left,
+            call=models.default_call(name),
+            target=target,
+            max_evaluations=options.max_evaluations or MOST[target],
+            search=not options.fast,
+            resume=resume,
+            progress=True,
+        )
+    for plan in made:
+        tell(name, target, plan, plan.save(shipped.plan_file(plan.evaluations, target)))
+    forget(resume, left)
+
+
+def tell(name: str, target: str, plan: Plan, file: Path) -> None:
+    """Print what a plan reached on the prompts that were held out."""
+    found = plan.certificate
+    assert found is not None
+    nearness = found.nearness(plan.evaluations)
+    print(
+        f"{name}, to the {target}, {plan.evaluations} evaluations: {found.psnr:.2f} dB to the full "
+        f"run on {found.held_out} held-out prompts{'; ' + nearness if nearness else ''} ({file})",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Make the plans of the models that are named."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("models", nargs="+", choices=list(models.EMBEDDED))
+    parser.add_argument("--target", choices=list(MOST), help="default: both")
+    parser.add_argument("--evaluations", type=lambda text: [int(k) for k in text.split(",")])
+    parser.add_argument("--count", type=int, default=COUNT, help="calibration prompts")
+    parser.add_argument("--max-evaluations", type=int, help=f"of one budget, default: {MOST}")
+    parser.add_argument("--fast", action="store_true", help="without a search of anchors")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    torch.backends.cudnn.allow_tf32 = False  # plans are for float32
+    if options.device.startswith("cuda"):
+        from benchmarks.graphed import replay_models
+
+        replay_models()
+    for name in options.models:
+        for target in [options.target] if options.target else MOST:
+            make(name, target, options.evaluations or models.BUDGETS, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""benchmarks/plans.py: the fitted plans of an embedded model, each made once."""
+
+import logging
+import sys
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import plans as command
+from tacache import models
+from tacache.diffusers import applied
+from tacache.plan import Plan
+from tacache.prompts import Sample
+from tests.tiny import PIPELINES
+
+CALL = {"height": 32, "width": 32, "max_sequence_length": 32, "num_inference_steps": 8}
+PROMPTS = ["a fox", "two birds", "a bridge", "a bowl"]
+
+
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    """A tiny random pipeline in the place of tiny-flux, with prompts of its own."""
+    (tmp_path / "calibration.jsonl").write_text(
+        "".join(f'{{"prompt": "{prompt}"}}\n' for prompt in PROMPTS)
+    )
+    made = replace(models.EMBEDDED["tiny-flux"], folder=tmp_path, call=CALL)
+    monkeypatch.setitem(models.EMBEDDED, "tiny-flux", made)
+    monkeypatch.setattr(models, "load", lambda name: PIPELINES["flux"].build())
+    monkeypatch.setattr(models, "BUDGETS", (4, 5))
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def run(monkeypatch, *options: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["plans", "tiny-flux", "--device", "cpu", *options])
+    command.main()
+
+
+def test_every_plan_is_made_once_and_followed_without_a_word(shipped, monkeypatch, capsys, caplog):
+    run(monkeypatch, "--evaluations", "4,5", "--fast")
+    out = capsys.readouterr().out
+    assert sorted(path.name for path in (shipped.folder / "plans").iterdir()) == [
+        "4-flow.plan.json",
+        "4.plan.json",
+        "5-flow.plan.json",
+        "5.plan.json",
+    ]
+    assert "tiny-flux, to the flow, 5 evaluations: " in out
+    assert "Euler steps" in out
+    assert not list((shipped.folder / "build" / "plans").iterdir())  # nothing to go on from
+    assert shipped.plan(4, "flow").certificate.equivalent_steps is not None
+    pipe, plan = models.load("tiny-flux"), shipped.plan(5)
+    with caplog.at_level(logging.WARNING), applied(pipe, plan):
+        pipe("a cat", **CALL, output_type="latent")
+        assert pipe.scheduler.run_plan.evaluations == 5
+    assert not [one for one in caplog.records if one.name.startswith("tacache")]
+    before = shipped.plan_file(4).read_bytes()
+    monkeypatch.setattr(models, "load", None)
+    run(monkeypatch, "--evaluations", "4,5")
+    assert "tiny-flux has its plans for the run already" in capsys.readouterr().out
+    assert shipped.plan_file(4).read_bytes() == before
+
+
+def test_only_missing_budgets_are_fitted(shipped):
+    full = Plan.full([1.0, 0.5, 0.0])
+    full.save(shipped.plan_file(5, "flow"))
+    assert command.missing(shipped, [4, 5], "flow") == [4]
+    assert command.missing(shipped, [4, 5], "run") == [4, 5]
+
+
+def test_every_prompt_has_noise_of_its_own():
+    host = command.OwnSeeds(PIPELINES["flux"].build(), PROMPTS)
+    with host.open(Sample("a fox", 0), CALL) as one, host.open(Sample("a bowl", 0), CALL) as two:
+        assert not one.noise.equal(two.noise)
+    assert host.seeded(Sample("a bridge", 0)) == Sample("a bridge", command.FIRST_SEED + 2)
