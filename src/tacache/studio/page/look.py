@@ -1,0 +1,23 @@
+"""How the page looks: fonts of the system, two modes, and a style of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+STYLE = Path(__file__).with_name("style.css")
+SANS = ("ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
+MONO = ("ui-monospace", "Consolas", "Menlo", "monospace")
+SCRIPT = '() => { document.documentElement.lang = "en"; }'
+
+
+def theme() -> Any:
+    """Gradio's plain theme in our colours, without any font that would be fetched."""
+    return gr.themes.Base(
+        primary_hue=gr.themes.colors.teal,
+        secondary_hue=gr.themes.colors.teal,
+        neutral_hue=gr.themes.colors.slate,
+        radius_size=gr.themes.sizes.radius_md,
+        font=SANS,
+        font_mono=MONO,
+    )
