@@ -132,7 +132,7 @@ def _page(model: StudioModel, shelf: Shelf, folder: Path) -> Any:
 def _launch(page: Any, opening: Opening) -> Any:
     from starlette.middleware import Middleware
 
-    from tacache.studio.page.look import SCRIPT, STYLE, theme
+    from tacache.studio.page.look import HEAD, SCRIPT, STYLE, theme
 
     return page.queue(default_concurrency_limit=8).launch(
         server_name=opening.host,
@@ -151,5 +151,6 @@ def _launch(page: Any, opening: Opening) -> Any:
         app_kwargs={"middleware": [Middleware(Guarded)], "docs_url": None, "redoc_url": None},
         theme=theme(),
         css_paths=STYLE,
+        head=HEAD,
         js=SCRIPT,
     )
