@@ -122,6 +122,20 @@ def test_the_sliders_change_the_anchors(pictures, visit):
     page.locator("#meaning", has_text="you made or loaded last").wait_for()
 
 
+def test_a_plan_of_the_frontier_says_what_it_is(pictures, visit):
+    page = visit(pictures)
+    view(page, "Understand")
+    points = page.locator("#frontier .point")
+    points.first.wait_for()
+    assert not points.first.locator(".told").is_visible()
+    points.first.hover()
+    points.first.locator(".told").wait_for()
+    assert "dB, drift" in points.first.locator(".told").text_content()
+    page.screenshot(path=SHOTS / "light-frontier.png", full_page=True)
+    points.last.focus()
+    points.last.locator(".told").wait_for()
+
+
 def test_cancel_stops_within_two_steps(clips, visit):
     page = visit(clips)
     draw(page, "a heart shrinks", rule="Linear", evaluations=10)

@@ -18,7 +18,7 @@ def test_a_hostile_key_names_no_folder(studio):
 
 def test_who_leaves_is_stopped_and_forgotten(studio):
     session = studio.session("me")
-    stop = session.begin()
+    stop = session.begin("draw")
     (session.folder / "file").write_text("x")
     studio.leave("me")
     assert stop.is_set()
@@ -36,11 +36,14 @@ def test_who_was_away_longest_is_forgotten_first(studio, monkeypatch):
     assert studio.session("b") is not second
 
 
-def test_a_new_job_stops_the_one_before(studio):
+def test_a_new_job_stops_the_one_before_of_its_kind(studio):
     session: Session = studio.session("me")
-    first = session.begin()
-    second = session.begin()
+    learning, first = session.begin("learn"), session.begin("draw")
+    second = session.begin("draw")
     assert first.is_set()
     assert not second.is_set()
-    session.stop()
+    session.stop("draw")
     assert second.is_set()
+    assert not learning.is_set()
+    session.stop()
+    assert learning.is_set()

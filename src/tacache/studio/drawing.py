@@ -84,7 +84,7 @@ def draw_full(model: StudioModel, sample: Sample, watch: Watch) -> Drawn:
     if known is None:
         with model.turn(watch):
             known = model.full_runs.get(sample) or draw(model, sample, None, watch)
-        model.remember(sample, known)
+            model.remember(sample, known)
     return known
 
 

@@ -16,7 +16,7 @@ from tacache.studio.jobs import Turns, Watch
 if TYPE_CHECKING:
     from tacache.studio.drawing import Drawn
 
-REMEMBERED = 16  # full runs that are kept
+REMEMBERED = 8  # full runs that are kept
 FIRST_PROMPT = "a red apple"
 
 
@@ -79,7 +79,7 @@ class StudioModel:
             return agrees(plan, here, self.times, self.breaks)
         same = all(
             getattr(there, name) in (None, getattr(here, name))
-            for name in ("kind", "model", "denoiser", "latent_shape")
+            for name in ("model", "denoiser", "latent_shape")
         )
         return same and plan.steps == self.steps
 

@@ -27,17 +27,19 @@ class Session:
     gallery: Gallery
     own: Plan | None = None
     drift: list[tuple[int, float]] = field(default_factory=list)
-    _stop: threading.Event = field(default_factory=threading.Event)
+    _stops: dict[str, threading.Event] = field(default_factory=dict)
 
-    def begin(self) -> threading.Event:
-        """Stop the job that runs, if any, and return what stops the next one."""
-        self._stop.set()
-        self._stop = threading.Event()
-        return self._stop
+    def begin(self, kind: str) -> threading.Event:
+        """Stop the job of this kind that runs, if any, and return what stops the next one."""
+        self.stop(kind)
+        self._stops[kind] = threading.Event()
+        return self._stops[kind]
 
-    def stop(self) -> None:
-        """Ask the job that runs to stop."""
-        self._stop.set()
+    def stop(self, kind: str | None = None) -> None:
+        """Ask the job of this kind to stop; without a kind, all jobs."""
+        for name, stop in self._stops.items():
+            if kind in (None, name):
+                stop.set()
 
 
 class Studio:

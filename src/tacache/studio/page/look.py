@@ -15,11 +15,22 @@ SCRIPT = '() => { document.documentElement.lang = "en"; }'
 
 def theme() -> Any:
     """Gradio's plain theme in our colours, without any font that would be fetched."""
-    return gr.themes.Base(
+    plain = gr.themes.Base(
         primary_hue=gr.themes.colors.teal,
         secondary_hue=gr.themes.colors.teal,
         neutral_hue=gr.themes.colors.slate,
         radius_size=gr.themes.sizes.radius_md,
         font=SANS,
         font_mono=MONO,
+    )
+    return plain.set(  # words and buttons that can be read: a contrast of 4.5 at least
+        color_accent="*primary_700",
+        slider_color="*primary_700",
+        slider_color_dark="*primary_500",
+        body_text_color_subdued="*neutral_500",
+        body_text_color_subdued_dark="*neutral_400",
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+        button_primary_background_fill_dark="*primary_700",
+        button_primary_background_fill_hover_dark="*primary_600",
     )

@@ -37,7 +37,8 @@ class Making:
         try:
             lesson = Lesson.read(prompts or "", evaluations or "", target)
             yield _learning(words.said("Starting."), running=True)
-            for news in news_of(lambda watch: learn(model, lesson, watch), session.begin()):
+            stop = session.begin("learn")
+            for news in news_of(lambda watch: learn(model, lesson, watch), stop):
                 if isinstance(news, Finished):
                     sentence = self._keep(session, news.result)
                     yield _learning(words.said(sentence), running=False)
@@ -56,8 +57,8 @@ class Making:
         return f"Learned, and put into the plan store: {', '.join(names)}."
 
     def stop(self, request: gr.Request) -> None:
-        """Stop what this person runs."""
-        self._studio.session(request.session_hash).stop()
+        """Stop what this person learns."""
+        self._studio.session(request.session_hash).stop("learn")
 
     def bring(self, file: str | None, request: gr.Request) -> str:
         """Read a file that was dropped: a plan goes into the store, a profile into the session."""
@@ -185,7 +186,7 @@ def _files() -> tuple[list[Any], Any, Any]:
         plan_file = gr.DownloadButton("Download plan", elem_id="download-plan")
         profile_file = gr.DownloadButton("Download profile", elem_id="download-profile")
     upload = gr.File(
-        label="Load a plan or a profile: drop its JSON file here", height=140, elem_id="upload"
+        label="Load a plan or a profile: drop its JSON file here", height=170, elem_id="upload"
     )
     loaded = gr.HTML(elem_id="loaded")
     return [plans, about, plan_file, profile_file], upload, loaded

@@ -41,7 +41,7 @@ class Trying:
         wish = Wish(prompt or "", int(seed or 0), int(evaluations), rule)
         show, latest, known = Showing(studio.model, wish.prompt), None, studio.known(session)
         yield show.started()
-        stop = session.begin()
+        stop = session.begin("draw")
         try:
             for news in news_of(lambda watch: attempt(known, studio.rivals, wish, watch), stop):
                 if isinstance(news, Finished):
@@ -66,8 +66,8 @@ class Trying:
         return words.budget(choice)
 
     def stop(self, request: gr.Request) -> None:
-        """Stop what this person runs."""
-        self._studio.session(request.session_hash).stop()
+        """Stop what this person draws."""
+        self._studio.session(request.session_hash).stop("draw")
 
     def export(self, request: gr.Request) -> list[Any]:
         """The archive of the gallery, and what there is to say."""
