@@ -14,6 +14,7 @@ from tacache.fitting.full_runs import flow_cost
 from tacache.fitting.samples import FunctionRuns
 from tacache.plan import Plan
 from tacache.storage.frontier import Frontier
+from tacache.storage.store import PlanStore
 from tests.tiny import PIPELINES
 
 SIZE = ["--height", "32", "--width", "32", "--call", "max_sequence_length=32"]
@@ -53,6 +54,59 @@ def test_one_budget_is_a_plan_file_that_show_prints(command, tmp_path):
         assert f"PSNR {certificate.psnr:.2f} dB" in output
         assert "held-out samples" in output
         assert f"{certificate.evaluations_spent} evaluations, {certificate.date}" in output
+
+
+def test_without_a_file_the_store_has_the_plan(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = run(*command, "--evaluations", 3, "--fast")
+    assert made.exit_code == 0, made.output
+    (stored,) = PlanStore().plans()
+    assert f"In the plan store as {stored.name}" in made.stdout
+    assert stored.plan.certificate is not None
+    assert stored.plan.host.weights is not None
+    assert [path.name for path in tmp_path.iterdir()] == ["prompts.txt"]
+    assert not list((PlanStore().folder.parent / "fits").iterdir())
+
+
+def test_a_file_is_written_beside_the_store(command, tmp_path):
+    made = run(*command, "--evaluations", 3, "--fast", "--json", "-o", tmp_path / "p.json")
+    facts = json.loads(made.stdout)
+    (stored,) = PlanStore().plans()
+    assert facts["stored"] == [stored.name]
+    assert stored.plan == Plan.load(tmp_path / "p.json")
+
+
+def test_several_budgets_go_into_the_store(command, tmp_path):
+    made = run(*command, "--evaluations", "2,3", "--psnr", 5, "--fast")
+    assert made.exit_code == 0, made.output
+    names = {one.plan.evaluations: one.name for one in PlanStore().plans()}
+    assert set(names) == {2, 3}
+    assert f"5 dB: {names[2]}, 2 evaluations" in made.stdout
+    facts = json.loads(run(*command, "--evaluations", "2,3", "--fast", "--json").stdout)
+    assert facts["stored"] == [names[2], names[3]]
+    assert [point["plan"] for point in facts["points"]] == [names[2], names[3]]
+
+
+def test_a_store_that_takes_nothing_is_said_before_the_work(command, home):
+    home.parent.mkdir(exist_ok=True)
+    home.write_text("a file in the place of the folder")
+    made = run(*command, "--evaluations", 3, "--fast")
+    assert made.exit_code == 2
+    assert "is a file, and a folder is needed" in made.stderr
+
+
+def test_with_a_file_a_store_that_takes_nothing_costs_nothing(command, home, tmp_path):
+    home.write_text("a file in the place of the folder")
+    made = run(*command, "--evaluations", 3, "--fast", "-o", tmp_path / "p.json")
+    assert made.exit_code == 0, made.output
+    assert Plan.load(tmp_path / "p.json").evaluations == 3
+    assert "the plan store was left as it is" in made.stderr
+
+
+def test_prompts_of_ones_own_are_recommended(folder):
+    made = run("fit", folder / "flux", "--steps", 4, *SIZE, "--count", 2, "--evaluations", 2)
+    assert made.exit_code == 0, made.output
+    assert "some of your own make a better plan" in made.stderr
 
 
 def test_the_plan_generates(command, folder, tmp_path):
@@ -130,7 +184,8 @@ def test_seeds_and_count_make_the_samples(command, tmp_path):
     assert json.loads(made.stdout)["samples"] == 5  # one of six is held out
 
 
-def test_killed_it_goes_on_where_it_stopped(command, tmp_path, monkeypatch):
+@pytest.mark.parametrize("named", [True, False])
+def test_killed_it_goes_on_where_it_stopped(command, tmp_path, monkeypatch, home, named):
     from tacache.host.fitting import HeldRuns
 
     monkeypatch.setattr("tacache.fitting.full_runs.KEEP_EVERY", 2)
@@ -143,15 +198,17 @@ def test_killed_it_goes_on_where_it_stopped(command, tmp_path, monkeypatch):
         return one(self, k, x, step)
 
     monkeypatch.setattr(HeldRuns, "_one", dying)
-    options = ["--evaluations", 3, "--fast", "-o", out]
+    options = ["--evaluations", 3, "--fast", *(["-o", out] if named else [])]
+    kept = tmp_path if named else home / "fits"
     assert run(*command, *options).exit_code != 0
     assert not out.exists()
-    assert (tmp_path / "p.json.runs").exists()
+    assert not PlanStore().plans()
+    assert len(list(kept.glob("*.runs"))) == 1
     first = len(done)
     assert run(*command, *options).exit_code == 0
     assert done[first] == 4
-    assert not list(tmp_path.glob("*.runs*"))
-    assert Plan.load(out).evaluations == 3
+    assert not list(kept.glob("*.runs*"))
+    assert PlanStore().plans()[0].plan.evaluations == 3
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tests.tiny import PIPELINES
 
 FLUX = PIPELINES["flux"]
 QUICK = ("flux", "sd3", "wan", "qwen-image")
+UNDRIVEN = (*MODULAR, "ltx2")  # cannot be held in their loops, and so not be fitted
 OTHERS = tuple(name for name in (*SUPPORTED, *MODULAR) if name not in QUICK)
 
 
@@ -48,6 +49,8 @@ def check_agreement(tiny):
     origin, times, breaks = seen_at_the_start(tiny, pipe)
     assert plan.host.weights is not None
     assert agrees(plan, origin, times, breaks)
+    if tiny.name in UNDRIVEN:
+        return
     call = {"num_inference_steps": STEPS, **tiny.call()}
     prompt = call.pop("prompt")
     with PipelineHost(pipe).open(Sample(prompt, 0), call) as run:
@@ -96,15 +99,35 @@ def test_two_experts_count_both():
     assert weights_of(pipe) != plain
 
 
-def test_offloaded_weights_are_read_where_they_are_there():
-    pytest.importorskip("accelerate")
+def test_weights_are_the_same_compiled_and_none_where_they_are_offloaded_layer_by_layer():
+    accelerate = pytest.importorskip("accelerate")
     pipe = FLUX.build()
     plain = weights_of(pipe)
-    pipe.transformer.to("meta")
+    network = pipe.transformer
+    pipe.transformer = torch.compile(network, backend="eager")
+    assert weights_of(pipe) == plain
+    pipe.transformer = network
+    accelerate.cpu_offload(network, execution_device=torch.device("cpu"))
     assert weights_of(pipe) is None
-    compiled = FLUX.build()
-    compiled.transformer = torch.compile(compiled.transformer, backend="eager")
-    assert weights_of(compiled) == plain
+
+
+def test_adapters_of_a_pipeline_count_while_they_are_active():
+    peft = pytest.importorskip("peft")
+    pipe = FLUX.build()
+    plain = weights_of(pipe)
+    config = peft.LoraConfig(r=2, target_modules=["to_q", "to_k"], init_lora_weights=False)
+    pipe.transformer.add_adapter(config, "style")
+    with_style = weights_of(pipe)
+    pipe.transformer.set_adapters(["style"], [0.5])
+    assert len({plain, with_style, weights_of(pipe)}) == 3
+    pipe.transformer.set_adapters(["style"], [1.0])
+    assert weights_of(pipe) == with_style
+    pipe.transformer.disable_adapters()
+    assert weights_of(pipe) == plain
+    pipe.transformer.enable_adapters()
+    pipe.fuse_lora(components=["transformer"])
+    pipe.transformer.delete_adapters("style")
+    assert weights_of(pipe) != plain
 
 
 def test_a_guider_counts():

@@ -191,6 +191,10 @@ class PipelineHost:
                 "thresholding=False, or make the plan by a rule (calibrate, then make_plan)"
             )
 
+    def arguments(self, sample: Sample, call: Call) -> Call:
+        """What the pipeline is called with for one sample."""
+        return run_arguments([sample], call)
+
     @property
     def family(self) -> str:
         """The pipeline's class."""
@@ -241,7 +245,7 @@ class PipelineHost:
         pipe, grid = self.pipe, None if times is None else as_times(times)
         if grid is not None:
             pipe, call = on_grid(pipe, grid), self.with_steps(call, len(grid) - 1)
-        arguments = run_arguments([sample], call)
+        arguments = self.arguments(sample, call)
         if call.get("output_type") != "latent":
             arguments = giving(pipe, "np", arguments)
         with drive(pipe, **arguments) as driven:
@@ -281,7 +285,7 @@ class PipelineHost:
     def draw(self, sample: Sample, call: Call) -> Pixels:
         """The picture or clip of a plain call."""
         check_call_names(self.pipe, call)
-        made = self.pipe(**giving(self.pipe, "np", run_arguments([sample], call)))
+        made = self.pipe(**giving(self.pipe, "np", self.arguments(sample, call)))
         check_finished(self.pipe)
         return pixels_of(made)
 

@@ -90,14 +90,22 @@ class PlanStore:
         full or cannot be written to is a StorageError, and what was there stays.
         """
         with self._locked():
-            path = next((s.path for s in self.plans() if _replaces(plan, s.plan)), None)
-            path = self._free_path(plan) if path is None else path
+            there = self.like(plan)
+            path = self._free_path(plan) if there is None else there.path
             plan.save(path)
         return Stored(_name_of(path), path, plan)
 
     def plans(self) -> list[Stored]:
         """Every plan of the store by its name; a damaged file is named in a warning and skipped."""
         return list(self._read(self.folder))
+
+    def shipped_plans(self) -> list[Stored]:
+        """Every plan that comes with the package."""
+        return [one for folder in self.shipped for one in self._read(folder)]
+
+    def like(self, plan: Plan) -> Stored | None:
+        """The plan of the store that is for the same purpose, if there is one."""
+        return next((one for one in self.plans() if _replaces(plan, one.plan)), None)
 
     def find(
         self,
@@ -126,7 +134,7 @@ class PlanStore:
 
     def get(self, name: str) -> Stored:
         """The plan of this name, or an error that names a similar one."""
-        stored = {one.name: one for one in self.plans()}
+        stored = {one.name: one for one in (*self.shipped_plans(), *self.plans())}
         wanted = name.removesuffix(SUFFIX)
         if wanted not in stored:
             close = difflib.get_close_matches(wanted, stored, n=1)
@@ -135,13 +143,15 @@ class PlanStore:
         return stored[wanted]
 
     def remove(self, name: str) -> Path:
-        """Delete the plan of this name and return where it was."""
+        """Delete the plan of this name and return where it was; those that ship stay."""
         with self._locked():
             path = self.get(name).path
+            if path.parent != self.folder:
+                raise PlanError(f"{name} comes with the package and is not removed")
             try:
                 path.unlink()
             except OSError as error:
-                raise StorageError(f"cannot remove {path} ({error.strerror})") from error
+                raise unwritable(path, error) from error
         return path
 
     def _read(self, folder: Path) -> Iterator[Stored]:
@@ -196,7 +206,9 @@ class PlanStore:
 def default_folder() -> Path:
     """Where the plans of this user lie."""
     home = os.environ.get(HOME)
-    return (Path(home) if home else user_data_path("tacache", appauthor=False)) / "plans"
+    return (
+        Path(home).expanduser() if home else user_data_path("tacache", appauthor=False)
+    ) / "plans"
 
 
 def shipped_folders() -> tuple[Path, ...]:

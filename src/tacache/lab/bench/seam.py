@@ -101,7 +101,8 @@ class Calls:
         with torch.no_grad(), self.open(first) as velocity:
             run = velocity.run
             self.times, self.breaks = velocity.times, tuple(run.breaks)
-            self.device, self.host = run.noise.device, run.origin()
+            unsaid = {"weights": None, "negative": None}  # which earlier records do not say
+            self.device, self.host = run.noise.device, run.origin().model_copy(update=unsaid)
             self._guidance = run.guidance
 
     @property
