@@ -71,6 +71,16 @@ def test_ssim_is_per_picture():
     assert together.tolist() == pytest.approx(alone)
 
 
+def test_ssim_in_single_precision_is_right_to_six_digits():
+    generator = torch.Generator().manual_seed(0)
+    reference = torch.rand(1, 3, 32, 32, generator=generator)
+    image = (reference + 0.05 * torch.randn(1, 3, 32, 32, generator=generator)).clamp(0, 1)
+    quick = ssim(reference, image, dtype=torch.float32)
+    assert quick.dtype is torch.float32
+    assert float(quick) == pytest.approx(float(ssim(reference, image)), abs=1e-6)
+    assert float(quick) < 0.999
+
+
 def test_ssim_wants_pictures():
     with pytest.raises(HostError, match="channels, height, width"):
         ssim(torch.zeros(3, 16, 16), torch.zeros(3, 16, 16))

@@ -220,6 +220,7 @@ def _model_table(made: "ModelDemo") -> Table:
         title=f"{made.model}, {made.steps} steps, mean of {count} prompt{'s' * (count > 1)}",
         box=None,
         pad_edge=False,
+        padding=(0, 2 if made.fps is None else 1, 0, 0),  # so that it fits in 80 characters
     )
     wanted = [*COLUMNS, *(["PSNR of changes"] if made.fps is not None else ["SSIM"])]
     places = [telling.headings(made).index(heading) for heading in wanted]

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from tacache.storage.files import Frozen
 
-KEPT = 35.0  # dB to the full-step result, above which the eye finds no difference
-LOST = 25.0  # dB, below which it is another picture
+KEPT = 35.0  # dB to the full-step result, above which both are hard to tell apart
+LOST = 25.0  # dB, below which they differ plainly
 OURS, PAPER = ("fitted", "linear"), "tasu"
 MEANS = ("psnr", "ssim", "change_psnr", "change_ssim")
 

@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +95,7 @@ def run_model_demo(
         full, *fast = _draw_in_turn(pipe, plans, asked, progress)
     profile.save(out / PROFILE)
     rows = [_pictures(None, profile.steps, full, full, asked, out)]
-    for plan, drawn in zip(plans, fast, strict=True):
+    for plan, drawn in track(list(zip(plans, fast, strict=True)), "comparing them", progress):
         rows.append(_pictures(plan.rule, plan.evaluations, drawn, full, asked, out))
     if asked.fps is not None:
         _side_by_side([full, *fast], asked, out)
@@ -114,15 +115,15 @@ def run_model_demo(
 
 def fidelity(reference: Tensor, made: Tensor) -> dict[str, float]:
     """How a picture compares to another, or a clip to another by its frames and its changes."""
-    pair = (reference[None], made[None])
+    pair, alike = (reference[None], made[None]), partial(ssim, dtype=torch.float32)
     if made.ndim == 3:
-        return {"psnr": capped(float(psnr(*pair))), "ssim": float(ssim(*pair))}
+        return {"psnr": capped(float(psnr(*pair))), "ssim": float(alike(*pair))}
     changes = tuple(map(frame_changes, pair))
     return {
         "psnr": capped(float(per_frame(psnr, *pair))),
-        "ssim": float(per_frame(ssim, *pair)),
+        "ssim": float(per_frame(alike, *pair)),
         "change_psnr": capped(float(per_frame(psnr, *changes))),
-        "change_ssim": float(per_frame(ssim, *changes)),
+        "change_ssim": float(per_frame(alike, *changes)),
     }
 
 

@@ -42,11 +42,8 @@ def first_sentences(made: ModelDemo) -> list[str]:
         return [_worth(made, best), fewest, *_paper_beside(made, best)]
     if found is None:
         return [f"No plan of ours was run, only all {made.steps} steps."]
-    return [
-        f"None of these plans keeps {KEPT:.0f} dB to the {made.noun}s of all {made.steps} steps. "
-        f"The nearest is this one. {_worth(made, found)}",
-        *_paper_beside(made, found),
-    ]
+    none = f"None of these plans keeps {KEPT:.0f} dB to the {made.noun}s of all {made.steps} steps."
+    return [none, _worth(made, found), "No other of ours is nearer.", *_paper_beside(made, found)]
 
 
 def _worth(made: ModelDemo, one: Budget) -> str:
@@ -83,8 +80,9 @@ def nearness(made: ModelDemo) -> str | None:
         for evaluations, steps in sorted(made.equivalent_steps.items(), reverse=True)
     )
     return (
-        f"All {made.steps} steps only approximate the flow. Of plans that are fitted to the flow "
-        f"itself, {worth} (measured on other prompts when they were fitted)."
+        f"All {made.steps} steps only approximate the flow, which is where ever more steps would "
+        f"lead. Of the shipped plans that are fitted to the flow, {worth} (measured on other "
+        "prompts when they were fitted)."
     )
 
 
@@ -98,8 +96,8 @@ def how_to_read(made: ModelDemo) -> str:
         f"Each prompt was drawn in all ways before the next one, on {made.machine or 'a CPU'}; "
         f"times are medians of processor time. PSNR and SSIM compare with the full-step "
         f"{made.noun} from the same noise ({_over(made)}).{'' if made.fps is None else of_clips} "
-        f"Above {KEPT:.0f} dB the eye hardly finds a difference; below {LOST:.0f} dB it is another "
-        f"{made.noun}."
+        f"As a rule of thumb, two {made.noun}s are hard to tell apart above {KEPT:.0f} dB, and "
+        f"differ plainly below {LOST:.0f} dB."
     )
 
 
