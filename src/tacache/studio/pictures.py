@@ -2,6 +2,7 @@
 
 import base64
 import io
+from functools import partial
 from html import escape
 
 import numpy as np
@@ -43,10 +44,10 @@ def difference(full: Pixels, fast: Pixels) -> Pixels:
 
 def fidelity(full: Pixels, fast: Pixels) -> tuple[float, float]:
     """PSNR in dB and SSIM of a picture to another; of clips, means over their frames."""
-    pair = [_samples(full), _samples(fast)]
+    pair, alike = [_samples(full), _samples(fast)], partial(ssim, dtype=torch.float32)
     if full.ndim == 3:
-        return capped(float(psnr(*pair))), float(ssim(*pair))
-    return capped(float(per_frame(psnr, *pair))), float(per_frame(ssim, *pair))
+        return capped(float(psnr(*pair))), float(alike(*pair))
+    return capped(float(per_frame(psnr, *pair))), float(per_frame(alike, *pair))
 
 
 def together(pixels: Pixels | None, fps: int, content: str) -> str:
