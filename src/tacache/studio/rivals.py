@@ -1,13 +1,13 @@
 """Methods of others, run by the lab, which is loaded when the first of them is chosen."""
 
-import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from tacache.errors import HostError
 from tacache.prompts import Sample
@@ -16,10 +16,11 @@ from tacache.studio.jobs import Progress, Watch
 from tacache.studio.model import FIRST_PROMPT, StudioModel
 
 if TYPE_CHECKING:
-    from tacache.lab.bench.calibration_sets import CalibrationSet
     from tacache.lab.bench.seam import Calls
+    from tacache.lab.methods import Recording
 
 TUNED_ON = 2  # calibration prompts
+FIRST_SEED = 1_000_000  # of their noise, which no picture has
 TUNING = "tuning"
 # the lab's name -> the word on the page
 RIVALS = {
@@ -40,7 +41,7 @@ class Rivals:
     def __init__(self, model: StudioModel) -> None:
         self._model = model
         self._settings: dict[tuple[str, int], Any] = {}
-        self._folder = tempfile.TemporaryDirectory(prefix="tacache-studio-")
+        self._recorded: Recording | None = None
 
     @cached_property
     def _calls(self) -> "Calls":
@@ -51,48 +52,63 @@ class Rivals:
     @torch.no_grad()
     def draw(self, name: str, evaluations: int, sample: Sample, watch: Watch) -> Drawn:
         """Make a sample by a rival; the caller has the model's turn."""
-        from tacache.lab.bench.rivals import Rival
-        from tacache.lab.bench.seam import SampleVelocity
         from tacache.lab.methods import BASELINES, Problem
 
         if name not in RIVALS:
             raise HostError(f"there is no method {name!r}: choose one of the list")
-        rival, calls = Rival(BASELINES[name]), self._calls
-        settings = self._tuned(name, rival, evaluations, watch)
-        with ExitStack() as stack:
-            first = stack.enter_context(calls.open(sample))
-            counted = stack.enter_context(_told(calls, watch, FAST, evaluations))
-            velocity = SampleVelocity(calls, [sample], stack)
-            problem = Problem(
-                velocity, first.run.noise, calls.times, {"sample": [0]}, grid=calls.grid
+        rival, calls = BASELINES[name], self._calls
+        settings = self._tuned(rival, evaluations, watch)
+
+        def run(problem: Problem) -> Tensor:
+            return rival.run(problem, settings).x
+
+        times = calls.grid_for(run)
+        started = time.perf_counter()
+        with _told(calls, watch, FAST, evaluations), calls.open(sample, times) as velocity:
+            noise = velocity.run.noise
+            x = run(Problem(velocity, noise, calls.times, grid=calls.grid))
+            pixels = velocity.finish(x)
+        return Drawn(pixels, time.perf_counter() - started, len(velocity.evaluated), {})
+
+    def _tuned(self, rival: Any, evaluations: int, watch: Watch) -> Any:
+        """The settings of a rival, found once for a number of evaluations."""
+        key = rival.name, evaluations
+        if key not in self._settings:
+            with ExitStack() as stack:
+                stack.enter_context(_told(self._calls, watch, TUNING, None))
+                recording = self._recording(stack) if rival.tuned else self._outline()
+                self._settings[key] = rival.fit(recording, evaluations)
+        return self._settings[key]
+
+    def _outline(self) -> "Recording":
+        """The grid alone, for methods that need no samples."""
+        from tacache.lab.methods import Recording
+
+        calls = self._calls
+        return Recording(_unasked, torch.zeros(1, 1), calls.times, grid=calls.grid)
+
+    def _recording(self, stack: ExitStack) -> "Recording":
+        """Calibration samples with their full runs, made once, open until the stack is closed."""
+        from tacache.lab.bench.seam import SampleVelocity
+        from tacache.lab.methods import record
+
+        calls, prompts = self._calls, self._model.prompts()[:TUNED_ON]
+        subjects = [Sample(prompt, FIRST_SEED + i) for i, prompt in enumerate(prompts)]
+        velocity = SampleVelocity(calls, subjects, stack)
+        if self._recorded is None:
+            noises = []
+            for subject in subjects:
+                with calls.open(subject) as opened:
+                    noises.append(opened.run.noise)
+            condition = {"sample": list(range(len(subjects)))}
+            self._recorded = record(
+                velocity, torch.cat(noises), calls.times, condition=condition, grid=calls.grid
             )
-            started = time.perf_counter()
-            x = rival.sample(problem, settings)
-            pixels = first.finish(x)
-            return Drawn(pixels, time.perf_counter() - started, counted.total, {})
+        return replace(self._recorded, velocity=velocity)
 
-    def _tuned(self, name: str, rival: Any, evaluations: int, watch: Watch) -> Any:
-        if (name, evaluations) not in self._settings:
-            samples = self._samples(watch) if rival.calibrated else self._set
-            with _told(self._calls, watch, TUNING, None):
-                self._settings[name, evaluations] = rival.prepare(samples, evaluations)
-        return self._settings[name, evaluations]
 
-    @cached_property
-    def _set(self) -> "CalibrationSet":
-        from tacache.lab.bench.calibration_sets import CalibrationSet
-
-        prompts = tuple(self._model.prompts()[:TUNED_ON])
-        return CalibrationSet(self._calls, Path(self._folder.name), "calibration", prompts)
-
-    def _samples(self, watch: Watch) -> "CalibrationSet":
-        """The calibration prompts with their full runs, which are made once."""
-        from tacache.lab.bench.calibration_sets import record_walk
-
-        with _told(self._calls, watch, TUNING, TUNED_ON * self._model.steps):
-            for subject in self._set.subjects:
-                record_walk(self._calls, self._set.folder, subject)
-        return self._set
+def _unasked(x: Tensor, t: float) -> Tensor:
+    raise HostError("a method that needs no samples asked for a velocity")
 
 
 def _told(calls: "Calls", watch: Watch, part: str, total: int | None) -> Any:
