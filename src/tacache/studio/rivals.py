@@ -89,12 +89,13 @@ class Rivals:
 
     def _recording(self, stack: ExitStack) -> "Recording":
         """Calibration samples with their full runs, made once, open until the stack is closed."""
+        from tacache.lab.bench.calibration_sets import Remembered
         from tacache.lab.bench.seam import SampleVelocity
         from tacache.lab.methods import record
 
         calls, prompts = self._calls, self._model.prompts()[:TUNED_ON]
         subjects = [Sample(prompt, FIRST_SEED + i) for i, prompt in enumerate(prompts)]
-        velocity = SampleVelocity(calls, subjects, stack)
+        velocity = Remembered(SampleVelocity(calls, subjects, stack))
         if self._recorded is None:
             noises = []
             for subject in subjects:
@@ -104,7 +105,11 @@ class Rivals:
             self._recorded = record(
                 velocity, torch.cat(noises), calls.times, condition=condition, grid=calls.grid
             )
-        return replace(self._recorded, velocity=velocity)
+        known = self._recorded
+        for x, t, v in zip(known.states, known.times, known.velocities, strict=False):
+            for i in range(len(subjects)):
+                velocity.remember(x[i : i + 1], t, i, v[i : i + 1])
+        return replace(known, velocity=velocity)
 
 
 def _unasked(x: Tensor, t: float) -> Tensor:
