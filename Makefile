@@ -10,12 +10,19 @@ RELEASE := $(VENV)/.release
 # A released CPU build where one is offered; the newest torch would bring gigabytes of CUDA.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test quick lint types unit docs linkcheck dist upstream format clean
+# The browser that tests of the studio drive: Debian's package, by its path.
+CHROMIUM ?= /usr/bin/chromium
+# What runs everything but the browser's tests, which want the machine for themselves.
+UNIT := --ignore=tests/browser
+
+.PHONY: demo test quick lint types unit test-browser docs linkcheck dist upstream format clean
 
 demo: $(DEMO)
 	$(BIN)/tacache demo
 
 test: lint types unit
+	@if test -x "$(CHROMIUM)"; then $(MAKE) test-browser; \
+		else echo "The browser's tests are left out, as there is no Chromium: make test-browser"; fi
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -26,10 +33,18 @@ types: $(READY)
 
 # Lint, types, and all tests but those of tests/slow.txt: under 90 s on two cores.
 quick: lint types
-	$(BIN)/pytest -q -n auto -m "not slow and not cuda"
+	$(BIN)/pytest -q -n auto -m "not slow and not cuda" $(UNIT)
 
 unit: $(READY)
-	$(BIN)/pytest -n auto --cov --cov-report=term --cov-fail-under=95
+	$(BIN)/pytest -n auto --cov --cov-report=term --cov-fail-under=95 $(UNIT)
+
+# The studio in real Chromium, which is installed where it is missing; screenshots are in build/.
+test-browser: $(READY)
+	@test -x "$(CHROMIUM)" || { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && \
+		apt-get update -qq && apt-get install -qq --yes chromium > /dev/null; } || \
+		{ echo "Install Chromium first (Debian: apt-get install chromium)," \
+		"or name it: make test-browser CHROMIUM=PATH"; exit 1; }
+	CHROMIUM="$(CHROMIUM)" $(BIN)/pytest -q tests/browser
 
 # The site, in build/docs; a warning, such as a link that leads nowhere, is an error.
 docs: $(READY)

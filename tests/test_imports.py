@@ -29,6 +29,7 @@ LAYERS = {
     "hosts": {"kdiffusion", "diffusers", "bagel", "models"},
     "package": {""},
     "lab": {"lab"},
+    "studio": {"studio"},
     "commands": {"cli", "__main__"},
 }  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(LAYERS.values()) for name in names}

@@ -163,17 +163,7 @@ class Judge:
 
     def sampled(self, subject: Sample, sample: Sampler) -> TimedRun:
         """A method's run, on the full grid or on one with the times it is going to ask for."""
-        asked: set[float] = set()
-
-        def rehearsed(x: Tensor, t: float) -> Tensor:
-            asked.add(t)
-            return x
-
-        full, grid = self.caller.times, None
-        sample(Problem(rehearsed, torch.linspace(-1.0, 1.0, 8)[None], full, grid=self.caller.grid))
-        if not asked <= set(full[:-1]):
-            grid = (*sorted(asked, reverse=True), full[-1])
-        return self.timed(subject, sample, times=grid)
+        return self.timed(subject, sample, times=self.caller.grid_for(sample))
 
     def timed(self, subject: Sample, sample: Sampler, **grid: Any) -> TimedRun:
         """A run; where repeats were asked for it warms up, and its time is the median of theirs."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from tacache.errors import HostError, named
 from tacache.host import Call, Host, OpenRun, Pixels, write
 from tacache.lab.cost import count_flops
-from tacache.lab.methods.seam import Evaluations
+from tacache.lab.methods.seam import Evaluations, Problem
 from tacache.models import frame_rate
 from tacache.prompts import Sample
 
@@ -184,6 +184,19 @@ class Calls:
             with self.open(self._first, steps=steps) as velocity:
                 self._grids[steps] = velocity.times
         return self._grids[steps]
+
+    def grid_for(self, sample: Callable[[Problem], Tensor]) -> Times | None:
+        """The times that a method is going to ask for; None where the full grid has them all."""
+        asked: set[float] = set()
+
+        def rehearsed(x: Tensor, t: float) -> Tensor:
+            asked.add(t)
+            return x
+
+        sample(Problem(rehearsed, torch.linspace(-1.0, 1.0, 8)[None], self.times, grid=self.grid))
+        if asked <= set(self.times[:-1]):
+            return None
+        return (*sorted(asked, reverse=True), self.times[-1])
 
     def amount(self, evaluated: Sequence[float]) -> float:
         """What evaluations at these times cost, in those of the first step.

@@ -1,0 +1,65 @@
+"""What the page shows of a run at each moment; every method is one update of its outputs."""
+
+from typing import Any
+
+import gradio as gr
+
+from tacache.studio import words
+from tacache.studio.drawing import FAST, FULL, Drawn
+from tacache.studio.gallery import Gallery
+from tacache.studio.jobs import News, Part, Progress
+from tacache.studio.model import StudioModel
+from tacache.studio.trying import Attempt
+
+OUTPUTS = ("status", "draw", "stop", "stage", "comparison", "gallery")
+
+
+class Showing:
+    """One run on the page; each method gives the values of `OUTPUTS`."""
+
+    def __init__(self, model: StudioModel, prompt: str) -> None:
+        self._fps, self._prompt = model.fps, prompt
+        self._drawn: dict[str, Drawn | Progress] = {}
+
+    def started(self) -> list[Any]:
+        """The run has begun; what the one before it showed goes."""
+        said = words.said("Starting.")
+        return _update(**_buttons(running=True), status=said, stage=self._stage(), comparison="")
+
+    def heard(self, news: News) -> list[Any]:
+        """There are news."""
+        if isinstance(news, Part):
+            assert isinstance(news.value, Drawn)
+            self._drawn[news.name] = news.value
+            return _update(status=words.said(f"Done: {news.name}."), stage=self._stage())
+        if isinstance(news, Progress) and news.preview is not None:
+            self._drawn[news.part] = news
+            return _update(status=words.progress(news), stage=self._stage())
+        return _update(status=words.progress(news))
+
+    def ended(self, status: str) -> list[Any]:
+        """The run did not finish."""
+        return _update(**_buttons(running=False), status=status)
+
+    def compared(self, made: Attempt, gallery: Gallery) -> list[Any]:
+        """Both pictures are there."""
+        self._drawn |= {FAST: made.fast, FULL: made.full}
+        entries = [(str(one.fast), one.caption) for one in reversed(gallery.entries)]
+        return _update(
+            **_buttons(running=False),
+            status=words.said("Done."),
+            stage=self._stage(),
+            comparison=words.compared(made, self._fps),
+            gallery=gr.update(value=entries),
+        )
+
+    def _stage(self) -> str:
+        return words.stage(self._drawn, self._prompt, self._fps)
+
+
+def _update(**changed: Any) -> list[Any]:
+    return [changed.get(name, gr.skip()) for name in OUTPUTS]
+
+
+def _buttons(*, running: bool) -> dict[str, Any]:
+    return {"draw": gr.update(interactive=not running), "stop": gr.update(interactive=running)}

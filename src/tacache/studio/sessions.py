@@ -1,0 +1,84 @@
+"""The people who look at the page: each has pictures, plans and a profile of their own."""
+
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tacache.plan import Plan
+from tacache.profile import Profile
+from tacache.studio.choices import Known
+from tacache.studio.gallery import Gallery
+from tacache.studio.model import StudioModel
+from tacache.studio.rivals import Rivals
+from tacache.studio.shelf import Shelf
+
+MOST = 200  # people at a time; who was away longest is forgotten
+
+
+@dataclass
+class Session:
+    """What belongs to one person."""
+
+    folder: Path
+    profile: Profile | None
+    gallery: Gallery
+    own: Plan | None = None
+    drift: list[tuple[int, float]] = field(default_factory=list)
+    _stops: dict[str, threading.Event] = field(default_factory=dict)
+
+    def begin(self, kind: str) -> threading.Event:
+        """Stop the job of this kind that runs, if any, and return what stops the next one."""
+        self.stop(kind)
+        self._stops[kind] = threading.Event()
+        return self._stops[kind]
+
+    def stop(self, kind: str | None = None) -> None:
+        """Ask the job of this kind to stop; without a kind, all jobs."""
+        for name, stop in self._stops.items():
+            if kind in (None, name):
+                stop.set()
+
+
+class Studio:
+    """The model with its plans, and everybody who looks at it."""
+
+    def __init__(self, model: StudioModel, shelf: Shelf, folder: Path) -> None:
+        self.model, self.shelf, self.folder = model, shelf, folder
+        self.rivals = Rivals(model)
+        self.profile = model.shipped_profile()
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def session(self, key: str | None) -> Session:
+        """The session of this key, which begins where it is new."""
+        name = key or "nobody"
+        with self._lock:
+            if name not in self._sessions:
+                # a name of our own: a key is whatever a browser sends
+                folder = Path(tempfile.mkdtemp(prefix="session-", dir=self.folder))
+                self._sessions[name] = Session(folder, self.profile, Gallery(folder / "gallery"))
+            self._sessions.move_to_end(name)
+            found = self._sessions[name]
+            oldest = next(iter(self._sessions)) if len(self._sessions) > MOST else None
+        if oldest is not None:
+            self.leave(oldest)
+        return found
+
+    def leave(self, key: str | None) -> None:
+        """End a session: its job stops, and its files go."""
+        with self._lock:
+            found = self._sessions.pop(key or "nobody", None)
+        if found is not None:
+            _close(found)
+
+    def known(self, session: Session) -> Known:
+        """What plans are made of for this person."""
+        return Known(self.model, self.shelf, session.profile, session.own)
+
+
+def _close(session: Session) -> None:
+    session.stop()
+    shutil.rmtree(session.folder, ignore_errors=True)
