@@ -288,7 +288,7 @@ def test_cache_dit_needs_blocks_to_skip(pipe):
 class _Trials:
     """Runs that are counted by a formula: evaluations fall as the threshold rises."""
 
-    steps, family = 20, "flux"
+    steps, family, most = 20, "flux", None
 
     def __init__(self, fewest: float = 1.0) -> None:
         self.fewest, self.asked = fewest, 0
