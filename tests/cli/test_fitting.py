@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from tacache import PlanError, TACacheError, time_grid
 from tacache.cli import app
+from tacache.errors import StorageError
 from tacache.fitting import check_budget
 from tacache.fitting.full_runs import flow_cost
 from tacache.fitting.samples import FunctionRuns
@@ -93,6 +94,20 @@ def test_a_store_that_takes_nothing_is_said_before_the_work(command, home):
     made = run(*command, "--evaluations", 3, "--fast")
     assert made.exit_code == 2
     assert "is a file, and a folder is needed" in made.stderr
+
+
+def test_a_disk_that_fills_up_meanwhile_loses_no_runs(command, home, monkeypatch):
+    def full(self, plan):
+        raise StorageError("cannot write it (No space left on device): make room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PlanStore, "put", full)
+        made = run(*command, "--evaluations", 3, "--fast")
+    assert made.exit_code == 2
+    assert "No space left on device" in made.stderr
+    assert list((home / "fits").glob("*.runs"))
+    assert run(*command, "--evaluations", 3, "--fast").exit_code == 0
+    assert len(PlanStore().plans()) == 1
 
 
 def test_with_a_file_a_store_that_takes_nothing_costs_nothing(command, home, tmp_path):

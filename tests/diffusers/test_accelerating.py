@@ -1,9 +1,9 @@
 """`accelerate`: what each call of a pipeline follows, and what it learns on the way."""
 
 import copy
+import errno
 import json
 import logging
-import os
 import pickle
 import subprocess
 import sys
@@ -475,7 +475,7 @@ def test_a_killed_process_is_followed_by_one_that_goes_on():
     child.communicate()
     kept = len(list(folder.glob("*/*.sample")))
     assert kept >= 1
-    found, _ = results(process("flux", 3, 5, 6, 7, 8))
+    found, _ = results(process("flux", 2, 5, 6))
     assert found[-1] == ["5", "fitted"]
 
 
@@ -517,11 +517,6 @@ def test_a_damaged_sample_is_learned_again(flux, caplog):
     assert flux.scheduler.run_plan.rule == "fitted"
 
 
-needs_permissions = pytest.mark.skipif(
-    hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write everywhere"
-)
-
-
 def test_a_store_that_is_no_folder_stops_no_picture(flux, plain, monkeypatch, tmp_path, caplog):
     (tmp_path / "home").write_text("a file")
     monkeypatch.setenv("TACACHE_HOME", str(tmp_path / "home"))
@@ -534,14 +529,16 @@ def test_a_store_that_is_no_folder_stops_no_picture(flux, plain, monkeypatch, tm
     assert str(tmp_path / "home") in said[0]
 
 
-@needs_permissions
-def test_a_read_only_store_stops_no_picture(flux, monkeypatch, tmp_path, caplog):
-    tmp_path.chmod(0o500)
-    monkeypatch.setenv("TACACHE_HOME", str(tmp_path))
+def test_a_read_only_store_stops_no_picture(flux, monkeypatch, caplog):
+    def read_only(**place):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
     accelerate(flux, evaluations=EVALUATIONS, learn=2)
-    drawn(FLUX, flux)
-    assert flux.scheduler.run_plan.rule == "linear"
-    assert "Nothing is learned" in caplog.text
+    for seed in range(2):
+        drawn(FLUX, flux, seed)
+        assert flux.scheduler.run_plan.rule == "linear"
+    assert caplog.text.count("(Read-only file system): make room, or name another place") == 1
 
 
 FULL_DISK = (
@@ -679,8 +676,11 @@ def test_a_saved_pipeline_has_the_plain_scheduler(flux, plain, tmp_path):
     loaded.set_progress_bar_config(disable=True)
     assert type(loaded.scheduler) is FlowMatchEulerDiscreteScheduler
     remove(flux)
-    assert dict(loaded.scheduler.config) == dict(flux.scheduler.config)
-    assert torch.equal(drawn(FLUX, loaded), plain[0])
+    own = dict(flux.scheduler.config).items()
+    assert {(k, str(v)) for k, v in loaded.scheduler.config.items() if k[0] != "_"} == {
+        (k, str(v)) for k, v in own if k[0] != "_"
+    }
+    assert torch.allclose(drawn(FLUX, loaded), plain[0], atol=1e-4)
 
 
 def test_a_pickled_scheduler_is_the_plain_one(flux):

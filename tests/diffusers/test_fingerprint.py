@@ -14,7 +14,7 @@ from tacache.diffusers.flow import run_times
 from tacache.diffusers.pipeline import PipelineHost
 from tacache.plan import Plan
 from tacache.prompts import Sample
-from tacache.storage.store import agrees
+from tacache.storage.agreement import agrees
 from tests.diffusers_support import EVALUATIONS, MODULAR, STEPS, SUPPORTED, call_of, profile_of
 from tests.tiny import PIPELINES
 

@@ -2,27 +2,14 @@
 
 import copy
 import logging
-from contextlib import nullcontext
 
 import pytest
-import torch
 
 from tacache import Origin, instant_plan, time_grid
 from tacache.certificate import Certificate
-from tacache.errors import HostError, PlanError
-from tacache.host.accelerating import (
-    Chooser,
-    Setting,
-    Wish,
-    check_repeats,
-    cost_of,
-    fits,
-    key_of,
-    known_of,
-    most_of,
-    wish_of,
-)
-from tacache.host.learning import Kept
+from tacache.errors import PlanError
+from tacache.host.accelerating import Chooser, Wish, known_of, wish_of
+from tacache.host.settings import Setting
 
 TIMES = time_grid(20, shift=3.0)
 ORIGIN = Origin(kind="diffusers", pipeline="P", weights="w", call={"guidance_scale": 3.0})
@@ -79,24 +66,6 @@ def test_a_break_is_an_anchor_and_counts():
     assert set(plan.break_steps) <= set(plan.anchors)
 
 
-def test_a_fitted_plan_needs_its_number_of_steps():
-    plan = instant_plan(TIMES, 5)
-    fitted = plan.model_copy(update={"rule": "fitted"})
-    shorter, cut = Setting(ORIGIN, TIMES[8:], (), 12), Setting(ORIGIN, TIMES[8:], (), 20)
-    assert (fits(plan, shorter), fits(fitted, shorter), fits(fitted, cut)) == (True, False, True)
-
-
-def test_keys_differ_where_a_plan_is_for_another_run():
-    others = [
-        RUN._replace(times=time_grid(20, shift=2.0)),
-        RUN._replace(breaks=(0.5,)),
-        RUN._replace(origin=ORIGIN.model_copy(update={"weights": "v"})),
-        RUN._replace(origin=ORIGIN.model_copy(update={"call": {"guidance_scale": 4.0}})),
-    ]
-    assert len({key_of(run) for run in (RUN, *others)}) == 5
-    assert key_of(RUN) == key_of(RUN._replace(whole=30))
-
-
 def test_refusals_and_weights_that_cannot_be_read_are_said_once(caplog):
     choosing = chooser(evaluations=5, learn=2)
     for _ in range(2):
@@ -122,48 +91,3 @@ def test_what_is_known_of_a_plan_is_said_in_words():
     assert "41.2 dB PSNR and 0.012 of drift" in said
     aimed = certificate.model_copy(update={"flow_drift": 0.1, "equivalent_steps": 50.0})
     assert "as near to the flow as 50" in known_of(plan.model_copy(update={"certificate": aimed}))
-
-
-def kept(states=True, seconds=0.5, velocity=1.0):
-    x = torch.zeros(1, 3)
-    end = (x, torch.full((1, 3), velocity))
-    walked = torch.zeros(21, 1, 3), torch.zeros(20, 1, 3)
-    return Kept({}, TIMES, (end, end), *(walked if states else (None, None)), seconds)
-
-
-def test_the_cost_is_told_before():
-    known, again = cost_of([kept()] * 8, 5), cost_of([kept(states=False)] * 8, 5)
-    most = most_of(8, 20, 5)
-    assert f"at most {most - 160} evaluations" in known
-    assert f"at most {most} evaluations" in again
-    assert "minutes" in known
-    assert "seconds" in cost_of([kept(seconds=0.001)] * 2, 5)
-
-
-class Repeating:
-    """A host whose only call has these velocities."""
-
-    def __init__(self, velocity, times=TIMES, noise=0.0):
-        self.velocity, self.times, self.noise = velocity, times, torch.full((1, 3), noise)
-
-    def quiet(self):
-        """It shows nothing."""
-        return nullcontext()
-
-    def open(self, sample, call):
-        """It is its own run."""
-        return nullcontext(self)
-
-    def evaluate(self, x, step):
-        """The same at all steps."""
-        return torch.full((1, 3), self.velocity)
-
-
-def test_a_call_is_proven_by_its_velocities():
-    check_repeats(Repeating(1.0), {}, kept())
-    check_repeats(Repeating(1.0005), {}, kept())
-    with pytest.raises(HostError, match=r"other velocities at step 0 \(by 10"):
-        check_repeats(Repeating(1.1), {}, kept())
-    for other in (Repeating(1.0, TIMES[:5]), Repeating(1.0, noise=0.1)):
-        with pytest.raises(HostError, match="other noise or on another grid"):
-            check_repeats(other, {}, kept())

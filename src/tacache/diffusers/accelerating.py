@@ -26,16 +26,17 @@ from tacache.diffusers.calls import (
 )
 from tacache.diffusers.checks import Said, check_call
 from tacache.diffusers.derived import like, subclass
-from tacache.diffusers.fingerprint import check_host, running_origin
+from tacache.diffusers.fingerprint import check_architecture, check_host, running_origin
 from tacache.diffusers.flow import run_times
 from tacache.diffusers.host import plain_scheduler, put
 from tacache.diffusers.keeping import RunningSource
-from tacache.diffusers.matching import fit_to_run, warn_of_guidance, with_parts
+from tacache.diffusers.matching import fit_to_run, warn_of_guidance, warn_of_solver, with_parts
 from tacache.diffusers.midway import CutTimesteps
 from tacache.diffusers.schedulers import FollowsPlan, parent_class, plan_scheduler
 from tacache.errors import HostError, TACacheError
-from tacache.host.accelerating import Chooser, Setting, wish_of
+from tacache.host.accelerating import Chooser, wish_of
 from tacache.host.learning import RunRecord
+from tacache.host.settings import Setting
 from tacache.instant import instant_plan
 from tacache.plan import Plan
 
@@ -64,6 +65,7 @@ def accelerate(
     plain = plain_scheduler(pipe)
     if wish.plan is not None:
         check_host(pipe, wish.plan)
+        warn_of_solver(wish.plan, plain)
     if isinstance(pipe.scheduler, FollowsPlan):
         pipe.scheduler.leave()
     scheduler = like(plain, accelerating_scheduler(plain.__class__))
@@ -82,6 +84,7 @@ class Accelerates(FollowsPlan):
     _owner: int | None = None  # the thread of the run
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy with a run of its own, which chooses as this one does."""
         copied = super().__deepcopy__(memo)
         copied.chooser = self.chooser
         return copied
@@ -130,9 +133,9 @@ class Accelerates(FollowsPlan):
     def _begin_run(self, before: Any) -> None:
         """Choose for the run that was just prepared; where that fails, make its full steps."""
         self.plan, self._record, self._setting, self._cut_at = None, None, None, None
-        call = self._read_call(before)
         if self.chooser is None:
             return
+        call = self._read_call(before)
         if not call.is_read:
             self.chooser.say(
                 "unread",
@@ -160,6 +163,7 @@ class Accelerates(FollowsPlan):
             self._record, self._setting = chosen.record, run
         if chosen.plan is None:
             return
+        check_architecture(call.pipeline, chosen.plan)
         warn_of_guidance(chosen.plan, call.arguments)
         plan = with_parts(fit_to_run(chosen.plan, times, start), breaks)
         self.plan = chosen.plan
@@ -174,8 +178,9 @@ class Accelerates(FollowsPlan):
         """Stop where the pipeline counts something in turns of its loop, whatever the plan."""
         evaluations = chooser.wish.budget(run.steps, run.whole, run.parts)
         if evaluations < run.steps:
-            seen = replace(call, arguments={**call.arguments, "strength": None})
-            check_call(seen, instant_plan(run.times, evaluations, breaks=run.breaks), Said())
+            if can_start_midway(call.pipeline):  # where its own strength is followed
+                call = replace(call, arguments={**call.arguments, "strength": None})
+            check_call(call, instant_plan(run.times, evaluations, breaks=run.breaks), Said())
 
     def _begin_midway(self, plan: Plan, start: int, pipeline: Any) -> Tensor:
         """Begin the plan where the pipeline has just cut its timesteps."""

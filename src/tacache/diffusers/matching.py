@@ -7,7 +7,7 @@ from tacache.errors import HostError, printable
 from tacache.grid import same_grid
 from tacache.moving import can_move, from_step, moved_to, with_breaks
 from tacache.plan import Plan
-from tacache.storage.store import SOLVER_OPTIONS
+from tacache.storage.agreement import SOLVER_OPTIONS
 
 GUIDANCE = ("guidance_scale", "guidance_scale_2", "true_cfg_scale")
 GUIDANCE_TOLERANCE = 0.1  # of the fitted one, within which weights lose nothing to speak of

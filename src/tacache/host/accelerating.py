@@ -4,37 +4,25 @@ A host asks at the beginning of each run, when its size and steps are known, and
 """
 
 import functools
-import hashlib
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import torch
-
-from tacache.errors import HostError, PlanError, StorageError, TACacheError
-from tacache.fitting import FAST
-from tacache.fitting.full_runs import keep_runs
-from tacache.grid import break_steps
-from tacache.host.fitting import fit_plans, job_of
+from tacache.errors import PlanError, StorageError, TACacheError
 from tacache.host.interface import Call, Host
 from tacache.host.learning import Kept, Learning, RunRecord
+from tacache.host.settings import Setting, fits, key_of
+from tacache.host.teaching import check_repeats, cost_of, fit_kept, untouched_generators
 from tacache.instant import instant_plan
 from tacache.plan import Plan, as_plan
-from tacache.profile import Origin
-from tacache.prompts import Sample
 from tacache.schedule import budget_for
-from tacache.storage.store import PlanStore, setting
+from tacache.storage.store import PlanStore
 
 SPEEDUP = 4.0  # unless told
 FEWEST_STEPS = 12  # of a run that is accelerated: distilled models make fewer
 FEWEST_SAMPLES = 2  # of a fit: one of them is held out to judge it
-# How far a repeated velocity may be off, over its norm: other batches round differently.
-SAME = {torch.float32: 1e-3, torch.float64: 1e-3}
-TRIES = 20  # fits of all samples, more than a line search over anchors makes
-NEARLY_SAME = 3e-2  # in the half precisions
 
 
 class Wish(NamedTuple):
@@ -82,25 +70,6 @@ def wish_of(
             f"plan; it is {learn}"
         )
     return Wish(speedup, evaluations, learn, None if plan is None else as_plan(plan))
-
-
-class Setting(NamedTuple):
-    """A run as it is known before its first step, from where it starts."""
-
-    origin: Origin
-    times: tuple[float, ...]
-    breaks: tuple[float, ...] = ()
-    whole: int = 0  # the steps of the run before a start midway cut it short; 0 where none did
-
-    @property
-    def steps(self) -> int:
-        """How many steps are left to make."""
-        return len(self.times) - 1
-
-    @property
-    def parts(self) -> int:
-        """How many parts with a model or guidance of their own the run has."""
-        return 1 + len(break_steps(self.times, self.breaks))
 
 
 class Source(Protocol):
@@ -317,17 +286,6 @@ class Chooser:
         return plan
 
 
-def fits(plan: Plan, run: Setting) -> bool:
-    """Whether a plan that the user gave can be followed on this run's number of steps."""
-    return plan.rule != "fitted" or plan.steps in (run.steps, run.whole or run.steps)
-
-
-def key_of(run: Setting) -> str:
-    """A name for the setting of a run, which differs where a plan for one is not for the other."""
-    text = setting(run.origin, run.times, run.breaks)
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
-
-
 def known_of(plan: Plan) -> str:
     """What is known of a stored plan's fidelity, in words."""
     budget, known = f"{plan.evaluations} of {plan.steps} steps are evaluated", plan.certificate
@@ -339,77 +297,3 @@ def known_of(plan: Plan) -> str:
     return f"{budget}, {' and '.join(near)} from the full run ({known.held_out} held out)" + (
         f" ({flow})" if flow else ""
     )
-
-
-def cost_of(samples: Sequence[Kept], evaluations: int) -> str:
-    """What a fit on kept samples takes at most, told before it begins."""
-    steps, recorded = len(samples[0].times) - 1, sum(one.states is not None for one in samples)
-    most = most_of(len(samples), steps, evaluations)
-    most -= steps * len(samples) if recorded == len(samples) else 0
-    seconds = most * max(one.seconds for one in samples)
-    length = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
-    return (
-        f"It takes at most {most} evaluations, as many as {most / steps:.0f} full runs: up to "
-        f"{length} by the time that the recorded ones took."
-    )
-
-
-def most_of(samples: int, steps: int, evaluations: int) -> int:
-    """The evaluations that a fit without a search may spend, the full runs included."""
-    least = samples * (steps + 2 * evaluations) + 10 * steps
-    return max(least, min(FAST, least + TRIES * samples * evaluations))
-
-
-def fit_kept(
-    host: Host,
-    call: Call,
-    run: Setting,
-    evaluations: int,
-    samples: Sequence[Kept],
-    resume: Path,
-) -> Plan:
-    """A plan fitted to kept samples, whose recorded full runs are not made again."""
-    seeds = list(range(len(samples)))
-    resume = resume.with_name(f"{resume.name}.{len(samples)}")
-    states = [one.states for one in samples if one.states is not None]
-    velocities = [one.velocities for one in samples if one.velocities is not None]
-    if len(states) == len(velocities) == len(samples):
-        job = job_of(host, [Sample(None, seed) for seed in seeds], call)
-        runs = torch.stack(states, dim=1), torch.stack(velocities, dim=1)
-        keep_runs(resume, job, run.times, *runs)
-    plan = fit_plans(
-        host,
-        None,
-        evaluations=[evaluations],
-        call=call,
-        seeds=seeds,
-        search=False,
-        max_evaluations=most_of(len(samples), run.steps, evaluations),
-        resume=resume,
-        progress=True,
-    )[0]
-    latents = {"latent_shape": plan.host.latent_shape, "dtype": plan.host.dtype}
-    return plan.model_copy(update={"host": run.origin.model_copy(update=latents)})
-
-
-def check_repeats(host: Host, call: Call, sample: Kept) -> None:
-    """Refuse a kept call, the host's first, that does not give the same velocities again."""
-    with torch.no_grad(), host.quiet(), host.open(Sample(None, 0), call) as run:
-        if run.times != sample.times or not torch.equal(run.noise.cpu(), sample.noise):
-            raise HostError("made again, they start from other noise or on another grid")
-        for step, (x, before) in zip((0, len(run.times) - 2), sample.ends, strict=True):
-            v = run.evaluate(x.to(run.noise.device), step).cpu().float()
-            off = float((v - before.float()).norm() / before.float().norm().clamp(min=1e-12))
-            if off > SAME.get(before.dtype, NEARLY_SAME):
-                raise HostError(
-                    f"made again, they have other velocities at step {step} (by {off:.1%}): an "
-                    "argument, a callback or a hook changes them in a way that cannot be kept"
-                )
-
-
-@contextmanager
-def untouched_generators() -> Iterator[None]:
-    """Leave torch's generators as they were: the call that waits goes on drawing from them."""
-    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng([torch.cuda.current_device()] if started else []):
-        yield

@@ -97,8 +97,7 @@ class Learning:
 
     def has_room_for(self, size: int) -> bool:
         """Whether so many bytes more stay within what may be kept in all."""
-        files = self.folder.parent.rglob("*")
-        return sum(path.lstat().st_size for path in files) + size <= MOST_BYTES
+        return sum(map(_size, self.folder.parent.rglob("*"))) + size <= MOST_BYTES
 
     def end(self) -> None:
         """Let another process learn; what is kept stays."""
@@ -121,6 +120,14 @@ def _loaded(path: Path) -> list[Kept]:
         logger.warning("%s is damaged and was deleted (%s)", path, type(error).__name__)
         path.unlink(missing_ok=True)
         return []
+
+
+def _size(path: Path) -> int:
+    """The bytes of a file; none where another process has just deleted it."""
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 class RunRecord:

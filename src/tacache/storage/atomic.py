@@ -4,7 +4,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tacache.errors import StorageError, first_line
@@ -33,7 +33,8 @@ def writing(target: Path) -> Iterator[Path]:
     except OSError as error:
         raise unwritable(target, error) from error
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(NotADirectoryError):  # where a file stands in the place of the folder
+            draft.unlink(missing_ok=True)
 
 
 def write_atomically(target: Path, text: str) -> None:

@@ -133,7 +133,8 @@ def test_every_method_runs_from_one_noise_and_is_counted_right(undisturbed):
 
 def test_records_say_what_calibration_says_of_the_model(inferencer, undisturbed):
     measured = calibrate(inferencer, ["a lamp"], **FEW).host
-    assert undisturbed[0].host == measured.model_copy(update={"prompts_sha256": None})
+    unsaid = {"prompts_sha256": None, "weights": None}  # a results file goes on in later versions
+    assert undisturbed[0].host == measured.model_copy(update=unsaid)
     assert undisturbed[0].host.kind == "bagel"
 
 
