@@ -10,7 +10,7 @@ from tacache.host import Call, Host
 from tacache.plan import Plan
 from tacache.profile import Origin, Profile
 from tacache.prompts import Sample, read_prompts
-from tacache.storage.store import agrees
+from tacache.storage.agreement import agrees
 from tacache.studio.jobs import Turns, Watch
 
 if TYPE_CHECKING:

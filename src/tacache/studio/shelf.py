@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 from tacache.errors import PlanError
 from tacache.plan import Plan
-from tacache.storage.store import PlanStore, target_of
+from tacache.storage.agreement import target_of
+from tacache.storage.store import PlanStore
 from tacache.studio.model import StudioModel
 
 MOST = 1000  # plans in the store that the page adds to
