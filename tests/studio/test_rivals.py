@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from tacache.errors import HostError
+from tacache.errors import HostError, PlanError
 from tacache.prompts import Sample
 from tacache.studio.jobs import Progress, StoppedError
-from tacache.studio.rivals import RIVALS, TUNING, Rivals
+from tacache.studio.rivals import RIVALS, TUNING, Rivals, best_of
 
 FOX = Sample("a red fox in the snow", 3)
 
@@ -29,6 +30,29 @@ def test_fewer_steps_are_what_the_pipeline_does_with_fewer(model, hearing):
     expected = model.host.draw(FOX, {**model.call, "num_inference_steps": 5})
     assert made.evaluations == 5
     assert abs(made.pixels - expected).max() < 1e-4
+
+
+def test_few_settings_are_tried_and_the_best_is_taken():
+    class Recorded:
+        def error(self, x):
+            return abs(x - 50)
+
+    class Rival:
+        name, needs, ran = "magcache", "it takes more", []
+
+        def candidates(self, recording, evaluations):
+            return range(evaluations)
+
+        def run(self, recording, one):
+            self.ran.append(one)
+            return SimpleNamespace(x=one)
+
+    rival = Rival()
+    assert best_of(rival, Recorded(), 111) == 50
+    assert rival.ran == list(range(0, 111, 10))
+    with pytest.raises(PlanError, match="MagCache does not reach 0 evaluations: it takes more"):
+        best_of(rival, Recorded(), 0)
+    assert best_of(rival, Recorded(), 1) == 0
 
 
 def test_a_rival_can_be_stopped(model, hearing):
