@@ -134,6 +134,14 @@ def test_compare_writes_full_steps_beside_with_psnr_and_times(folders, flux_plan
     assert output["seconds"] > 0 < output["full_seconds"]
 
 
+def test_bars_of_a_comparison_say_what_they_are(folders, flux_plan, tmp_path):
+    made = run("generate", folders / "flux", "--plan", flux_plan, "--prompt", "boat", "--compare",
+               "-o", tmp_path)  # fmt: skip
+    steps = Plan.load(flux_plan).steps
+    assert f"of {steps} steps: " in made.stderr
+    assert "full steps: " in made.stderr
+
+
 def test_generate_without_a_plan_makes_every_step(folders, tmp_path):
     made = run(
         "generate", folders / "flux", "--prompt", "boat", "--steps", 2, *SIZE, "-o", tmp_path

@@ -1,6 +1,6 @@
 import sys
 
-from tacache.work.progress import track
+from tacache.work.progress import counting, track
 
 
 def test_without_a_bar_the_items_come_as_they_are(capsys):
@@ -31,3 +31,17 @@ def test_work_that_may_end_early_ends_its_bar(capsys):
         if number == 2:
             break
     assert "100%" not in capsys.readouterr().err
+
+
+def test_units_of_work_are_counted_and_the_bar_ends_full(capsys):
+    with counting(100, "fitting", show=True) as done:
+        done(30)
+    err = capsys.readouterr().err
+    assert "fitting" in err
+    assert "100%" in err
+
+
+def test_nothing_is_counted_without_a_bar(capsys):
+    with counting(100, "fitting", show=False) as done:
+        done(30)
+    assert capsys.readouterr() == ("", "")

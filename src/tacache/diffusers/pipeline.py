@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -209,11 +209,15 @@ class PipelineHost:
         origin = describe(self.pipe, plain_scheduler(self.pipe), call)
         return [origin.model_dump(mode="json"), str(getattr(self.pipe, "dtype", None))]
 
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
+    def quiet(self) -> AbstractContextManager[None]:
         """No progress bar of the pipeline's own."""
+        return self._bars(disable=True)
+
+    @contextmanager
+    def _bars(self, **options: Any) -> Iterator[None]:
+        """The pipeline's own progress bars with these options."""
         before = getattr(self.pipe, "_progress_bar_config", {})
-        self.pipe._progress_bar_config = {**before, "disable": True}
+        self.pipe._progress_bar_config = {**before, **options}
         try:
             yield
         finally:
@@ -263,17 +267,15 @@ class PipelineHost:
         strength = _strength(self.pipe, call)
         if plan is None:
             yield call
-        elif strength is None:
-            with applied(self.pipe, plan):
-                yield call
-        else:
-            with applied(self.pipe, plan, strength=strength):
-                yield {**call, "strength": 1.0}
+            return
+        label = f"{plan.evaluations} of {plan.steps} steps"
+        with self._bars(desc=label), applied(self.pipe, plan, strength=strength):
+            yield call if strength is None else {**call, "strength": 1.0}
 
     @contextmanager
     def full(self) -> Iterator[None]:
         """The pipeline with its own scheduler."""
-        with without_plan(self.pipe):
+        with self._bars(desc="full steps"), without_plan(self.pipe):
             yield
 
     @property

@@ -6,6 +6,7 @@ error (`search`); a last step changes all weights at once (`refine`). Samples th
 fitted to judge the result.
 """
 
+import logging
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import date
@@ -28,9 +29,12 @@ from tacache.grid import break_steps
 from tacache.plan import LONGEST, Plan
 from tacache.profile import Origin
 from tacache.velocity import Condition, Velocity
+from tacache.work.progress import counting
 
+logger = logging.getLogger("tacache.fitting")
 TRIES = 4  # fits of all samples that come before a refinement
 FAST = 1500  # evaluations in all, without a search
+ENOUGH = 8  # samples: with fewer, single ones of others may be led elsewhere
 
 
 @torch.no_grad()
@@ -100,6 +104,11 @@ def fit_runs(
         runs.divided_into(finest_of(len(runs.times) - 1, reference_steps))
     for budget in evaluations:
         check_budget(runs, budget, history, max_evaluations, aside * budget + aiming)
+    if runs.total < ENOUGH:
+        logger.warning(
+            "a fit on %d samples may lead single pictures elsewhere: give it %d or more",
+            runs.total, ENOUGH,
+        )  # fmt: skip
     if progress:
         full = runs.total * (len(runs.times) - 1) + probe_cost(runs)
         print(
@@ -183,25 +192,24 @@ def fit_budget(
     the full runs; the search keeps what it finds beside it.
     """
     path = resume and _tries_file(resume, evaluations)
-    problem = Problem(runs, reference, history, list(range(runs.total)))
     most = max_evaluations if search else min(max_evaluations, FAST)
     left = most - reference.spent - measuring
-    if search:
-        fit, spent = _searched(problem, evaluations, left, path, progress)
-    else:
-        tries = SearchedFits(problem, left, path)
-        fit, spent = _settled(tries, best_power(tries, evaluations), evaluations)
+    with counting(left, f"fitting {evaluations} of {len(runs.times) - 1} steps", progress) as done:
+        problem = Problem(runs, reference, history, list(range(runs.total)), done)
+        if search:
+            fit, spent = _searched(problem, evaluations, left, path)
+        else:
+            tries = SearchedFits(problem, left, path)
+            fit, spent = _settled(tries, best_power(tries, evaluations), evaluations)
     return _as_plan(problem, fit, reference.spent + spent)
 
 
-def _searched(
-    problem: Problem, evaluations: int, left: int, path: Path | None, progress: bool
-) -> tuple[Fit, int]:
+def _searched(problem: Problem, evaluations: int, left: int, path: Path | None) -> tuple[Fit, int]:
     """The best fit that so many evaluations find, refined with what is over, and those it took."""
     once = len(problem.samples) * evaluations  # what one fit of all samples takes
     aside = needed(problem.reference.held_out, evaluations) + once
     tries = SearchedFits(problem, left - aside if left - aside >= TRIES * once else left, path)
-    fit, spent = _settled(tries, search_anchors(tries, evaluations, progress), evaluations)
+    fit, spent = _settled(tries, search_anchors(tries, evaluations), evaluations)
     weights, more = refine(problem, fit, left - spent - once)
     if weights == fit.weights:
         return fit, spent + more

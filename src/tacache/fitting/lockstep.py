@@ -5,7 +5,7 @@ velocities are needed for a fit, so that several processes need to exchange thos
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +52,7 @@ class Problem(NamedTuple):
     reference: Reference
     history: int
     samples: list[int]
+    done: Callable[[int], object] = int  # told of every evaluation that was made
 
     @property
     def mine(self) -> list[int]:
@@ -113,7 +114,11 @@ def walk_again(problem: Problem, known: Fit | None, first: int) -> Walk:
 
 def evaluated(problem: Problem, x: Tensor, step: int) -> Tensor:
     """The velocities of the problem's samples that are in this process, if any."""
-    return problem.runs.evaluate(x, step, problem.mine) if problem.mine else x
+    if not problem.mine:
+        return x
+    velocities = problem.runs.evaluate(x, step, problem.mine)
+    problem.done(len(problem.mine))
+    return velocities
 
 
 def _reach(anchors: Sequence[int], i: int, problem: Problem) -> int:

@@ -18,7 +18,6 @@ from tacache.fitting.anchors import best_anchors
 from tacache.fitting.lockstep import Fit, Problem, is_better, lock_step, log_drift
 from tacache.fitting.refine import with_weights
 from tacache.storage.journal import Journal
-from tacache.work.progress import track
 
 FIRST, FINEST = 0.5, 0.125  # steps of the line search, in powers of two
 MOVES = (1, -1, 2, -2)
@@ -65,10 +64,10 @@ class SearchedFits:
         self._journal.append({"anchors": fit.anchors, "weights": fit.weights, "drift": drift})
 
 
-def search_anchors(tries: SearchedFits, evaluations: int, progress: bool = False) -> Fit | None:
+def search_anchors(tries: SearchedFits, evaluations: int) -> Fit | None:
     """The best fit that was found while the tries lasted; None where not even one could be made."""
     best = best_power(tries, evaluations)
-    return best and _moved_on(tries, best, progress)
+    return best and _moved_on(tries, best)
 
 
 def best_power(tries: SearchedFits, evaluations: int) -> Fit | None:
@@ -91,14 +90,14 @@ def best_power(tries: SearchedFits, evaluations: int) -> Fit | None:
     return found.get(best)
 
 
-def _moved_on(tries: SearchedFits, best: Fit, progress: bool) -> Fit:
+def _moved_on(tries: SearchedFits, best: Fit) -> Fit:
     """Moves of one anchor that help by more than their standard error, also held-out samples.
 
     What precedes the moved anchor is not run again; late anchors come first, since they cost least.
     """
     problem = tries.problem
     order, settled = list(range(len(best.anchors) - 1, 0, -1)), 0
-    for number in track(range(ROUNDS * len(order)), "searching", progress, at_most=True):
+    for number in range(ROUNDS * len(order)):
         j = order[number % len(order)]
         before = best
         for anchors in (_moved(best.anchors, j, by, problem) for by in MOVES):

@@ -1,6 +1,7 @@
 """Progress bars for long work; rich is imported only when one is shown."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -32,3 +33,18 @@ def _shown(items: Sequence[Item], description: str, at_most: bool) -> Iterator[I
             if at_most:  # no more are needed: what there was is done
                 bar.update(task, total=1, completed=1)
             raise
+
+
+@contextmanager
+def counting(most: int, description: str, show: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar for work of at most so many units; what it gives is called with units done."""
+    if not show:
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(description, total=most)
+        yield lambda done: bar.advance(task, done)
+        bar.update(task, total=1, completed=1)  # it may have taken fewer
