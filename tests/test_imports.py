@@ -28,6 +28,7 @@ LAYERS = {
     "host": {"host"},
     "hosts": {"kdiffusion", "diffusers", "bagel", "models"},
     "package": {""},
+    "serving": {"serving"},
     "lab": {"lab"},
     "studio": {"studio"},
     "commands": {"cli", "__main__"},

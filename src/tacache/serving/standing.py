@@ -1,0 +1,40 @@
+"""Objects that stand in a pipeline for its networks and tokenizers, which requests share."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class StandIn:
+    """Passes for the real object but for some of its methods, which are others.
+
+    As with a compiled network, `_orig_mod` is the real one.
+    """
+
+    def __init__(self, real: Any, methods: dict[str, Callable[..., Any]]) -> None:
+        self.__dict__.update(_orig_mod=real, _methods=methods)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self._orig_mod)
+
+    def __getattr__(self, name: str) -> Any:
+        methods = self.__dict__["_methods"]
+        return methods[name] if name in methods else getattr(self.__dict__["_orig_mod"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__dict__["_orig_mod"], name, value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the method that replaces the real object's call returns."""
+        return self.__dict__["_methods"]["__call__"](*args, **kwargs)
+
+
+def locked(real: Any, lock: threading.RLock) -> StandIn:
+    """The object with its call under a lock: one thread uses it at a time."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with lock:
+            return real(*args, **kwargs)
+
+    return StandIn(real, {"__call__": call})

@@ -1,0 +1,256 @@
+"""Waves: evaluations that several requests wait for, joined where they may be and made at once.
+
+Every request runs in a thread of its own and waits in `Waves.ask` for what it needs of a network.
+One thread makes the waves, so that the networks are never used by two at once.
+"""
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tacache.decomposition import relative_distance
+from tacache.errors import TACacheError
+from tacache.serving.joining import Digests, JoinableCall, joinable, joined, parted
+from tacache.serving.load import WaveTimes
+
+logger = logging.getLogger("tacache.serving")
+CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of joined results to single ones; others:
+CLOSE_IN_HALF = 0.05
+
+
+class Cancelled(TACacheError):  # noqa: N818 - not a mistake of anybody
+    """The request was cancelled before it was finished."""
+
+
+@dataclass(eq=False)
+class Ask:
+    """One evaluation that a request waits for."""
+
+    call: JoinableCall
+    request: Any  # has `is_cancelled` and `adapters`
+    is_evaluation: bool = False
+    since: float = field(default_factory=time.monotonic)
+    done: threading.Event = field(default_factory=threading.Event)
+    result: Any = None
+    error: BaseException | None = None
+
+    def answer(self, result: Any = None, error: BaseException | None = None) -> None:
+        """Let the request go on, with a result or an error."""
+        self.result, self.error = result, error
+        self.done.set()
+
+
+class Waves:
+    """Collects what requests ask for, and answers it wave by wave in a thread of its own."""
+
+    def __init__(
+        self,
+        *,
+        max_rows: int,
+        max_wait_s: float,
+        active: Callable[[], int],
+        switch: Callable[[Hashable], None],
+    ) -> None:
+        self.max_rows, self.max_wait_s = max_rows, max_wait_s
+        self.times = WaveTimes()
+        self.made = self.rows = 0  # waves, and the rows in them
+        self._active, self._switch = active, switch
+        self._digests = Digests()
+        self._pending: list[Ask] = []
+        self._change = threading.Condition()
+        self._alone: set[Hashable] = set()  # keys whose calls must not be joined
+        self._checked: set[Hashable] = set()
+        self._is_open = True
+        self._thread = threading.Thread(target=self._run, name="tacache-waves", daemon=True)
+        self._thread.start()
+
+    def ask(self, request: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What the function returns, which is called in a wave; called from a request's thread."""
+        return self._asked(Ask(joinable(function, args, kwargs, self._digests), request))
+
+    def ask_alone(self, request: Any, function: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+        """`ask` for what shares no wave."""
+        return self._asked(Ask(JoinableCall(partial(function, *args), kw, 1, None), request))
+
+    def evaluate(self, request: Any, function: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+        """`ask` for an evaluation of the denoiser, whose time counts."""
+        call = joinable(function, args, kw, self._digests)
+        request.rows = call.rows
+        return self._asked(Ask(call, request, True))
+
+    def _asked(self, asked: Ask) -> Any:
+        request = asked.request
+        with self._change:
+            if request.is_cancelled:
+                raise Cancelled("the request was cancelled")
+            if not self._is_open:
+                raise Cancelled("the batcher was closed")
+            self._pending.append(asked)
+            self._change.notify_all()
+        asked.done.wait()
+        if asked.error is not None:
+            raise asked.error
+        return asked.result
+
+    def notice(self) -> None:
+        """Look again at who waits: a request has begun, ended, or was cancelled."""
+        with self._change:
+            gone = [ask for ask in self._pending if ask.request.is_cancelled]
+            self._pending = [ask for ask in self._pending if not ask.request.is_cancelled]
+            self._change.notify_all()
+        for ask in gone:
+            ask.answer(error=Cancelled("the request was cancelled"))
+
+    def close(self) -> None:
+        """Answer nothing more; who still waits is told so."""
+        with self._change:
+            self._is_open = False
+            left, self._pending = self._pending, []
+            self._change.notify_all()
+        for ask in left:
+            ask.answer(error=Cancelled("the batcher was closed"))
+        self._thread.join()
+
+    def _run(self) -> None:
+        with torch.no_grad():
+            while (wave := self._next_wave()) is not None:
+                try:
+                    self._make(wave)
+                except BaseException as error:  # whatever it is, nobody waits for ever
+                    for ask in wave:
+                        if not ask.done.is_set():
+                            ask.answer(error=error)
+
+    def _next_wave(self) -> list[Ask] | None:
+        """The asks of the next wave, once there is reason to start it; None after closing."""
+        with self._change:
+            while self._is_open:
+                wave = _wave_of(self._pending, self.max_rows, self._alone)
+                if wave and (wait := self._wait_for(wave)) <= 0:
+                    self._pending = [ask for ask in self._pending if ask not in wave]
+                    return wave
+                self._change.wait(wait if wave else None)
+        return None
+
+    def _wait_for(self, wave: Sequence[Ask]) -> float:
+        """Seconds until this wave starts: none where it is full or nobody else can come."""
+        full = sum(ask.call.rows for ask in wave) >= self.max_rows
+        if full or _is_alone(wave[0], self._alone) or len(self._pending) >= self._active():
+            return 0.0
+        return self.max_wait_s - (time.monotonic() - wave[0].since)
+
+    def _make(self, wave: list[Ask]) -> None:
+        """Answer the asks of a wave; where memory ends, in halves."""
+        self._switch(wave[0].request.adapters)
+        try:
+            self._answer(wave)
+        except torch.OutOfMemoryError:
+            if len(wave) == 1:
+                raise
+            torch.cuda.empty_cache()
+            half = len(wave) // 2
+            self.max_rows = max(1, sum(ask.call.rows for ask in wave[:half]))
+            logger.warning(
+                "memory ran out with %d rows: waves have at most %d from now on",
+                sum(ask.call.rows for ask in wave), self.max_rows,
+            )  # fmt: skip
+            for part in (wave[:half], wave[half:]):
+                self._make(part)
+
+    def _answer(self, wave: list[Ask]) -> None:
+        rows = [ask.call.rows for ask in wave]
+        started = time.perf_counter()
+        try:
+            result = wave[0].call.function(**joined([ask.call for ask in wave]))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:
+            if len(wave) == 1:
+                raise
+            logger.exception("a joined evaluation failed: its requests are evaluated one by one")
+            self._one_by_one(wave)
+            return
+        results = parted(result, rows) if len(wave) > 1 else [result]
+        _finish_on_device(results[0])
+        if wave[0].is_evaluation:
+            self.times.add(sum(rows), time.perf_counter() - started)
+            self.made, self.rows = self.made + 1, self.rows + sum(rows)
+        if len(wave) > 1 and not self._agrees(wave[0], results[0]):
+            self._one_by_one(wave)
+            return
+        for ask, one in zip(wave, results, strict=True):
+            ask.answer(one)
+
+    def _one_by_one(self, wave: list[Ask]) -> None:
+        """Each ask alone: an error of one stays its own."""
+        self._alone.add(wave[0].call.key)
+        for ask in wave:
+            try:
+                ask.answer(ask.call.function(**ask.call.arguments))
+            except Exception as error:
+                ask.answer(error=error)
+
+    def _agrees(self, ask: Ask, found: Any) -> bool:
+        """Whether a joined result is that of the call alone, tried once for every kind of call."""
+        key = ask.call.key
+        if key in self._checked:
+            return True
+        alone = ask.call.function(**ask.call.arguments)
+        if all(_is_close(*pair) for pair in zip(_tensors(found), _tensors(alone), strict=True)):
+            self._checked.add(key)
+            return True
+        logger.warning("evaluations that were joined differ from single ones: not joined any more")
+        return False
+
+
+def _wave_of(pending: Sequence[Ask], most: int, alone: set[Hashable]) -> list[Ask]:
+    """Who would be in the next wave: the one who waits longest and all who may join it."""
+    if not pending:
+        return []
+    groups: dict[Hashable, list[Ask]] = defaultdict(list)
+    for ask in pending:
+        groups[_group(ask, alone)].append(ask)
+    chosen, total = list[Ask](), 0
+    for ask in groups[_group(pending[0], alone)]:
+        if chosen and total + ask.call.rows > most:
+            continue
+        chosen.append(ask)
+        total += ask.call.rows
+    return chosen
+
+
+def _group(ask: Ask, alone: set[Hashable]) -> Hashable:
+    """What asks of one wave have in common."""
+    return id(ask) if _is_alone(ask, alone) else (ask.call.key, ask.request.adapters)
+
+
+def _is_alone(ask: Ask, alone: set[Hashable]) -> bool:
+    """Whether an ask shares no wave: it cannot be compared, or joining it went wrong before."""
+    return ask.call.key is None or ask.call.key in alone
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    values = result if isinstance(result, tuple) else vars(result).values()
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def _is_close(found: Tensor, wanted: Tensor) -> bool:
+    limit = CLOSE.get(wanted.dtype, CLOSE_IN_HALF)
+    return bool((relative_distance(found.float(), wanted.float()) <= limit).all())
+
+
+def _finish_on_device(result: Any) -> None:
+    """Wait for the device, so that what is measured is the wave's own time."""
+    for tensor in _tensors(result)[:1]:
+        if tensor.is_cuda:
+            torch.cuda.current_stream(tensor.device).synchronize()
