@@ -9,7 +9,7 @@ READY := $(VENV)/.dev
 # A released CPU build where one is offered; the newest torch would bring gigabytes of CUDA.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test quick lint types unit upstream format clean
+.PHONY: demo test quick lint types unit upstream engines format clean
 
 demo: $(DEMO)
 	$(BIN)/tacache demo
@@ -34,6 +34,10 @@ unit: $(READY)
 upstream: $(READY)
 	BAGEL_PATH="$(BAGEL_PATH)" COMFYUI_PATH="$(COMFYUI_PATH)" $(BIN)/python -m tests.upstream
 
+# Does it work with the versions of diffusers that other engines pin? Each has an environment.
+engines: $(READY)
+	$(BIN)/python -m tests.engines
+
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -47,4 +51,4 @@ $(VENV)/.%: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis demo
+	rm -rf $(VENV) build/engines-* .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis demo
