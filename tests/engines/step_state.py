@@ -1,6 +1,6 @@
 """The state that vLLM-Omni keeps of a request in its step mode.
 
-`VLLM_OMNI_PATH` names a folder with its package, as its wheel unpacks (`make engines` sets it): then
+`VLLM_OMNI_PATH` names a folder with its package, as its wheel unpacks; `make engines` sets it. Then
 `StepRequestState` is the real class, of `vllm_omni/diffusion/worker/utils.py`, which needs nothing
 but torch. Otherwise it is a stand-in with what a scheduler meets, read from version 0.30.0.
 """

@@ -53,6 +53,16 @@ def test_a_plan_can_be_fitted(tiny: Tiny) -> None:
     assert len(calls) == EVALUATIONS * tiny.calls_per_step
 
 
+def test_a_pipeline_of_another_engine_takes_a_plan() -> None:
+    """As vLLM-Omni's own, which is a module that has the scheduler and the denoiser."""
+    tiny = PIPELINES["qwen-image"]
+    pipe, own = tiny.build(), torch.nn.Module()
+    own.transformer, own.scheduler = pipe.transformer, pipe.scheduler
+    plan = plan_of(tiny, pipe)
+    apply(own, plan, strength=1.0, breaks=())
+    assert own.scheduler.plan == plan
+
+
 def fitted(tiny: Tiny) -> Plan:
     call: dict[str, Any] = {n: v for n, v in tiny.call().items() if n != "prompt"}
     prompts = ["a fox", "two birds", "a bridge", "a bowl"]
