@@ -31,7 +31,7 @@ def _draw(records: Sequence[Record], title: str, path: Path) -> None:
     own = [one for one in records if one["arrivals"] == "poisson" and one["gpus"] == gpus]
     with drawing() as figure_class:
         figure = figure_class(figsize=(11, 3.6), layout="constrained")
-        figure.suptitle(f"Simulated: {title}, {gpus} GPUs", fontsize=10)
+        figure.suptitle(f"Simulated: {title}, {gpus} devices", fontsize=10)
         panels = figure.subplots(1, len(PANELS))
         for panel, (name, (label, scale)) in zip(panels, PANELS.items(), strict=True):
             for policy in dict.fromkeys(one["policy"] for one in own):
