@@ -15,7 +15,7 @@ CHROMIUM ?= /usr/bin/chromium
 # What runs everything but the browser's tests, which want the machine for themselves.
 UNIT := --ignore=tests/browser
 
-.PHONY: demo test quick lint types unit test-browser docs linkcheck dist upstream format clean
+.PHONY: demo test quick lint types unit test-browser docs linkcheck dist upstream format clean engines
 
 demo: $(DEMO)
 	$(BIN)/tacache demo
@@ -62,6 +62,10 @@ dist: $(RELEASE)
 # Do the stand-ins of BAGEL and ComfyUI still have the surface of the real code?
 upstream: $(READY)
 	BAGEL_PATH="$(BAGEL_PATH)" COMFYUI_PATH="$(COMFYUI_PATH)" $(BIN)/python -m tests.upstream
+
+# Does it work with the versions of diffusers that other engines pin? Each has an environment.
+engines: $(READY)
+	$(BIN)/python -m tests.engines
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -46,6 +46,7 @@ class BeginsRun:
     _place: Any = None  # of that call in its code
     _is_told = False  # how the last run ended
     _has_warned = False  # of a call that cannot be read
+    _is_stepping = False  # our own step is under way
     _source: Any = None  # the scheduler this one is a copy of
     _applied_to: Any = None  # a weak reference to the pipeline that `apply` was given
 

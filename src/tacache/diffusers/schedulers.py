@@ -69,6 +69,17 @@ class FollowsPlan(BeginsRun):
                 if stepper.step >= stepper.plan.steps or stepper.evaluates:
                     return result
 
+    def _init_step_index(self, timestep: Any) -> None:
+        """As the parent, which does this in its `step`: elsewhere another step stands for ours."""
+        if self._stepper is not None and not self._is_stepping:
+            self._is_told = True
+            raise HostError(
+                "something else steps in the place of this scheduler, which carries a plan: only "
+                "its own step rebuilds what lies between two evaluations. xDiT's wrapper does so "
+                "with sequence or pipeline parallelism: run without them, or remove(pipe) first"
+            )
+        super()._init_step_index(timestep)  # type: ignore[misc]
+
     @contextmanager
     def _full_view(self, stepper: Stepper) -> Iterator[None]:
         """The parent's view of the run while it steps; the pipeline's view again afterwards."""
@@ -164,7 +175,11 @@ def plan_scheduler(parent: type) -> type:
     def step(
         self: Any, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any
     ) -> Any:
-        result = self._walk(plain_step, model_output, timestep, sample, *args, **kwargs)
+        self._is_stepping = True
+        try:
+            result = self._walk(plain_step, model_output, timestep, sample, *args, **kwargs)
+        finally:
+            self._is_stepping = False
         if self._stepper is not None and self._stepper.is_done:
             check_finite(result[0])
         return result

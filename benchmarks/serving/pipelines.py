@@ -1,0 +1,81 @@
+"""The pipelines that are served: tiny-flux without its text encoder, others with random weights."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tacache import Plan, Profile, make_plan, models
+from tacache.prompts import read_prompts
+
+TEXTS = ("prompt_embeds", "pooled_prompt_embeds")  # in the order of what encode_prompt returns
+SIZE = {"height": 128, "width": 128}
+STEPS = 50
+
+
+@torch.no_grad()
+def encode(out: Path) -> None:
+    """Write the embeddings of tiny-flux's test prompts, for a machine without its encoder."""
+    pipe = models.load("tiny-flux")
+    texts = read_prompts(models.embedded("tiny-flux").prompts("test"))
+    given: dict[str, Any] = {
+        "prompt_2": None,
+        "max_sequence_length": models.TOKENS,
+        "device": torch.device("cpu"),
+    }
+    found = pipe.encode_prompt(prompt=texts, **given)
+    empty = pipe.encode_prompt(prompt="", **given)
+    embeddings = dict(zip(TEXTS, found, strict=False))
+    negative = {f"negative_{name}": one for name, one in zip(TEXTS, empty, strict=False)}
+    torch.save(embeddings | negative, out)
+
+
+def tiny_flux(device: str) -> Any:
+    """The pipeline in float32, without text encoders."""
+    from diffusers import (
+        AutoencoderKL,
+        FlowMatchEulerDiscreteScheduler,
+        FluxPipeline,
+        FluxTransformer2DModel,
+    )
+
+    folder = models.embedded("tiny-flux").folder
+    without = dict.fromkeys(("text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2"))
+    pipe = FluxPipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler.from_pretrained(folder / "scheduler"),
+        vae=AutoencoderKL.from_pretrained(folder / "vae").float(),
+        transformer=FluxTransformer2DModel.from_pretrained(folder / "transformer").float(),
+        **without,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe.to(device)
+
+
+def tiny_flux_plans(budgets: tuple[int, ...]) -> dict[int, Plan]:
+    """A plan of the profile that ships, for every budget."""
+    profile = Profile.load(models.embedded("tiny-flux").profile)
+    return {budget: make_plan(profile, evaluations=budget, ratio=10.0) for budget in budgets}
+
+
+def calls(embeddings: dict[str, Tensor], count: int, device: str) -> list[dict[str, Any]]:
+    """The arguments of this many requests: prompts in turn, seeds by their numbers."""
+    own = models.default_call("tiny-flux")
+    fixed = {name: own[name] for name in ("height", "width", "num_inference_steps")}
+    made = []
+    for number in range(count):
+        row = number % len(embeddings["prompt_embeds"])
+        texts = {
+            name: one[:1] if name.startswith("negative") else one[row : row + 1]
+            for name, one in embeddings.items()
+        }
+        made.append(
+            fixed
+            | {name: one.to(device) for name, one in texts.items()}
+            | {
+                "true_cfg_scale": own["true_cfg_scale"],
+                "generator": torch.Generator().manual_seed(number),
+                "output_type": "pt",
+            }
+        )
+    return made

@@ -1,0 +1,168 @@
+"""Many GPUs that serve requests, by simulation: one event after the other, in pure Python.
+
+A GPU makes wave after wave. Its time is the measured one of a call of the denoiser with so many
+rows; decoding is added to the wave in which a request ends. Requests join and leave at every wave,
+or, with whole-request batching, when a batch is done. A new request goes to the GPU with the least
+work queued. Nothing fails, no network has a delay, and all requests have the same size.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tacache.serving.load import WaveTimes
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One GPU with one model on it, as measured."""
+
+    name: str
+    times: WaveTimes
+    passes: int  # calls of the denoiser an evaluation
+    decode: float  # seconds a request
+    gap: float = 0.0  # seconds between two waves, which no call of the denoiser explains
+
+    def wave(self, rows: int) -> float:
+        """Seconds of a wave."""
+        return self.times.of(rows) + self.gap
+
+    def alone(self, evaluations: int) -> float:
+        """Seconds of a request that has the GPU for itself."""
+        return self.passes * evaluations * self.wave(1) + self.decode
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How requests share a GPU; several budgets are chosen from by load, the largest in time."""
+
+    name: str
+    budgets: tuple[int, ...]
+    is_whole: bool = False
+    max_rows: int = 16
+    max_active: int = 32
+    headroom: float = 0.5  # of a deadline, for requests that come later and share the waves
+
+
+@dataclass(eq=False)
+class Request:
+    """One request on its way."""
+
+    arrived: float
+    budget: int
+    left: int  # calls of the denoiser
+    ended: float = np.inf
+
+
+@dataclass
+class Gpu:
+    """What a GPU works on: the active take turns, the others wait."""
+
+    machine: Machine
+    policy: Policy
+    active: deque[Request] = field(default_factory=deque)
+    waiting: deque[Request] = field(default_factory=deque)
+    wave: list[Request] = field(default_factory=list)
+    queued: int = 0  # calls of the denoiser
+    rows: int = 0  # in all waves
+    waves: int = 0
+
+    def choose(self, seconds: float) -> int:
+        """The largest budget that is expected to be done in time; else the smallest there is."""
+        policy, machine = self.policy, self.machine
+        seconds *= 1 - policy.headroom
+        others = len(self.active) + len(self.waiting) + len(self.wave)
+        rows = min(others + 1, policy.max_rows)
+        turns = machine.passes * machine.wave(rows) * max(1.0, (others + 1) / policy.max_rows)
+        for budget in sorted(policy.budgets, reverse=True):
+            if budget * turns + machine.decode <= seconds * (1 + 1e-9):
+                return budget
+        return min(policy.budgets)
+
+    def start(self) -> float | None:
+        """Begin a wave, if anybody waits for one; its seconds."""
+        policy = self.policy
+        room = policy.max_rows if policy.is_whole else policy.max_active
+        if not (policy.is_whole and self.active):
+            while self.waiting and len(self.active) < room:
+                self.active.append(self.waiting.popleft())
+        if not self.active:
+            return None
+        self.wave = [self.active.popleft() for _ in range(min(len(self.active), policy.max_rows))]
+        self.waves, self.rows = self.waves + 1, self.rows + len(self.wave)
+        ending = sum(one.left == 1 for one in self.wave)
+        return self.machine.wave(len(self.wave)) + ending * self.machine.decode
+
+    def finish(self, now: float) -> None:
+        """End the wave: who is done leaves, the others wait for their next turn."""
+        for one in self.wave:
+            one.left -= 1
+            self.queued -= 1
+            if one.left:
+                self.active.append(one)
+            else:
+                one.ended = now
+        self.wave = []
+
+
+def simulate(
+    machine: Machine,
+    policy: Policy,
+    arrivals: Sequence[float],
+    gpus: int = 1,
+    deadline: float = np.inf,
+    budgets: Sequence[int] | None = None,
+) -> tuple[list[Request], list[Gpu]]:
+    """Serve requests that arrive at these times; `budgets` are their own, where they are given."""
+    served = [Gpu(machine, policy) for _ in range(gpus)]
+    queued = np.zeros(gpus)
+    requests: list[Request] = []
+    events: list[tuple[float, int]] = []  # the ends of waves
+    is_busy = [False] * gpus
+
+    def begin(number: int, now: float) -> None:
+        seconds = served[number].start()
+        is_busy[number] = seconds is not None
+        if seconds is not None:
+            heapq.heappush(events, (now + seconds, number))
+
+    def end_waves(until: float) -> None:
+        while events and events[0][0] <= until:
+            now, number = heapq.heappop(events)
+            served[number].finish(now)
+            queued[number] = served[number].queued
+            begin(number, now)
+
+    for n, arrived in enumerate(arrivals):
+        end_waves(arrived)
+        number = int(queued.argmin())
+        gpu = served[number]
+        budget = gpu.choose(deadline) if budgets is None else budgets[n]
+        request = Request(arrived, budget, machine.passes * budget)
+        requests.append(request)
+        gpu.waiting.append(request)
+        gpu.queued += request.left
+        queued[number] = gpu.queued
+        if not is_busy[number]:
+            begin(number, arrived)
+    end_waves(np.inf)
+    return requests, served
+
+
+def summary(
+    requests: Sequence[Request], served: Sequence[Gpu], deadline: float
+) -> dict[str, float]:
+    """Throughput of all GPUs, latencies, missed deadlines, and the budgets that were served."""
+    late = np.array([one.ended - one.arrived for one in requests])
+    ends = np.array([one.ended for one in requests])
+    return {
+        "requests_per_second": len(requests) / (ends.max() - requests[0].arrived),
+        "p50_seconds": float(np.quantile(late, 0.5)),
+        "p99_seconds": float(np.quantile(late, 0.99)),
+        "missed": float((late > deadline).mean()),
+        "mean_budget": float(np.mean([one.budget for one in requests])),
+        "rows_per_wave": sum(one.rows for one in served) / sum(one.waves for one in served),
+    }

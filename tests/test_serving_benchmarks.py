@@ -1,0 +1,239 @@
+"""benchmarks/serving: the simulation against exact answers and a run of the batcher."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.fullsize.records import read
+from benchmarks.serving import __main__ as command
+from benchmarks.serving import measure, tables, throughput
+from benchmarks.serving.arrivals import bursty, poisson
+from benchmarks.serving.simulation import Machine, Policy, simulate, summary
+from tacache import Plan, instant_plan
+from tacache.serving import Batcher
+from tacache.serving.load import WaveTimes
+from tests.tiny import PIPELINES
+
+ROOT = Path(__file__).parents[1]
+CONTINUOUS = Policy("continuous", (10,), max_rows=4, max_active=8)
+WHOLE = replace(CONTINUOUS, is_whole=True)
+WITHIN = 0.3  # the simulation's tolerance: a real run on a busy processor
+
+
+def machine(seconds: dict[int, float], **changes: Any) -> Machine:
+    times = WaveTimes()
+    for rows, taken in seconds.items():
+        times.add(rows, taken)
+    return replace(Machine("made up", times, passes=1, decode=0.0), **changes)
+
+
+ONE_SECOND = machine({1: 1.0, 4: 1.0})  # rows cost nothing
+
+
+def latencies(requests: Any) -> list[float]:
+    return [one.ended - one.arrived for one in requests]
+
+
+def test_a_request_alone_takes_its_calls_and_its_decoding():
+    slow = replace(ONE_SECOND, passes=2, decode=3.0)
+    requests, _ = simulate(slow, CONTINUOUS, [5.0])
+    assert latencies(requests) == [23.0] == [slow.alone(10)]
+
+
+def test_who_comes_joins_the_next_wave():
+    requests, (gpu,) = simulate(ONE_SECOND, CONTINUOUS, [0.0, 2.5])
+    assert latencies(requests) == [10.0, 10.5]
+    assert (gpu.waves, gpu.rows) == (13, 20)
+
+
+def test_a_whole_batch_is_waited_for():
+    requests, _ = simulate(ONE_SECOND, WHOLE, [0.0, 2.5])
+    assert latencies(requests) == [10.0, 17.5]
+
+
+def test_more_than_a_wave_takes_turns():
+    """Eight of one call each at four rows a wave: two waves."""
+    requests, _ = simulate(ONE_SECOND, CONTINUOUS, [0.0] * 8, budgets=[1] * 8)
+    assert sorted(one.ended for one in requests) == [1.0] + [2.0] * 4 + [3.0] * 3
+
+
+def test_requests_go_to_the_gpu_with_the_least_work():
+    requests, gpus = simulate(ONE_SECOND, WHOLE, [0.0, 0.1], gpus=2)
+    assert latencies(requests) == pytest.approx([10.0, 10.0])
+    assert [gpu.rows for gpu in gpus] == [10, 10]
+
+
+@given(
+    st.lists(st.floats(0, 30), min_size=1, max_size=30),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_nobody_is_lost_and_all_calls_are_made(arrivals, gpus, is_whole):
+    policy = WHOLE if is_whole else CONTINUOUS
+    served = machine({1: 1.0, 4: 2.0}, passes=2)
+    requests, found = simulate(served, policy, sorted(arrivals), gpus)
+    assert len(requests) == len(arrivals)
+    assert all(one.left == 0 and one.ended < np.inf for one in requests)
+    assert sum(gpu.rows for gpu in found) == 20 * len(arrivals)
+    assert min(latencies(requests)) >= served.alone(10) - 1e-6
+
+
+def test_under_load_smaller_budgets_are_chosen():
+    policy = Policy("by load", (5, 10, 20), max_rows=4, max_active=8, headroom=0.0)
+    served = machine({1: 1.0, 4: 4.0})
+    requests, _ = simulate(served, policy, [0.0, 0.0, 0.0, 0.0], deadline=20.0)
+    assert [one.budget for one in requests] == [20, 10, 5, 5]
+
+
+def test_half_of_a_deadline_is_left_for_who_comes_later():
+    policy = Policy("by load", (5, 10, 20), max_rows=4, max_active=8)
+    requests, gpus = simulate(machine({1: 1.0, 4: 4.0}), policy, [0.0], deadline=20.0)
+    assert [one.budget for one in requests] == [10]
+    assert summary(requests, gpus, 20.0)["missed"] == 0.0
+
+
+@pytest.mark.parametrize("arrive", [poisson, bursty])
+def test_arrivals_have_their_rate(arrive):
+    times = arrive(20000, 4.0, 0)
+    assert (np.diff(times) >= 0).all()
+    assert len(times) / times[-1] == pytest.approx(4.0, rel=0.05)
+
+
+def test_bursts_are_denser_than_poisson():
+    """Counts in equal windows vary more."""
+    spread = [np.histogram(f(20000, 4.0, 0), 1000)[0].var() for f in (poisson, bursty)]
+    assert spread[1] > 2 * spread[0]
+
+
+def sleeping(pipe: Any) -> Machine:
+    """Make the denoiser take a known time, which grows with its rows."""
+
+    def sleep(module: Any, args: Any, kwargs: Any) -> None:
+        time.sleep(seconds[len(kwargs["hidden_states"])])
+
+    seconds = {rows: 0.2 + 0.03 * rows for rows in range(1, 5)}
+    pipe.transformer.register_forward_pre_hook(sleep, with_kwargs=True)
+    return machine(seconds)
+
+
+def test_the_simulation_predicts_a_run_of_the_batcher():
+    """The denoiser sleeps, so that a busy machine does not change its time."""
+    tiny = PIPELINES["flux"]
+    pipe = tiny.build()
+    served = sleeping(pipe)
+    steps, budgets, arrivals = 12, [4, 6, 9, 4, 6], [0.0, 0.2, 0.3, 0.8, 1.0]
+    call = tiny.call() | {"num_inference_steps": steps, "output_type": "latent"}
+    plans = plans_of(pipe, call, budgets)
+    ends: dict[int, float] = {}
+    # The simulation knows no threads: here they have time to come back before the next wave.
+    with Batcher(pipe, max_rows=4, max_active=8, max_wait_s=0.3) as batcher:
+        for _ in range(2):  # once for trying whether requests join, and once for the time between
+            start = time.perf_counter()
+            for request in [batcher.submit(plan=plans[4], **call) for _ in range(2)]:
+                request.result()
+        between = (time.perf_counter() - start) / 4 - served.wave(2)
+        start = time.perf_counter()
+        for number, budget in enumerate(budgets):
+            time.sleep(max(0.0, start + arrivals[number] - time.perf_counter()))
+            request = batcher.submit(plan=plans[budget], **call)
+            request.when_done(lambda _, n=number: ends.update({n: time.perf_counter() - start}))
+        batcher.close()
+    served = replace(served, gap=between)
+    predicted, _ = simulate(served, CONTINUOUS, arrivals, budgets=budgets)
+    real = [ends[n] - arrivals[n] for n in range(len(budgets))]
+    assert np.median(real) == pytest.approx(np.median(latencies(predicted)), rel=WITHIN)
+    assert max(ends.values()) == pytest.approx(max(one.ended for one in predicted), rel=WITHIN)
+
+
+def plans_of(pipe: Any, call: dict[str, Any], budgets: list[int]) -> dict[int, Plan]:
+    from tacache.diffusers import drive
+
+    with drive(pipe, **call) as run:
+        times = run.times
+    return {budget: instant_plan(times, budget) for budget in budgets}
+
+
+def test_wave_times_are_measured(tmp_path):
+    path = tmp_path / "waves.json"
+    words = "--device cpu --models flux-512 wan-480p-17f --tiny --rows 1 2 --repeats 1 -o"
+    measure.main([*words.split(), str(path)])
+    found = json.loads(path.read_text())["waves"]
+    assert [one["passes"] for one in found] == [1, 2]
+    assert all(set(one["seconds"]) == {"1", "2"} for one in found)
+    assert all(one["decode_seconds"] > 0 for one in found)
+
+
+def test_a_simulation_is_recorded_and_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "REQUESTS", {1: 20})
+    monkeypatch.setattr(command, "LOADS", (0.5, 2.0))
+    monkeypatch.setattr(command, "FULLSIZE", tmp_path / "none.jsonl")
+    waves, out = tmp_path / "waves.json", tmp_path / "serving.jsonl"
+    one = {"model": "made-up", "passes": 1, "seconds": {"1": 1.0, "4": 2.0}, "decode_seconds": 0.5}
+    waves.write_text(json.dumps({"device": "NVIDIA H200", "waves": [one]}))
+    command.main(["simulate", str(waves), "--gpus", "1", "-o", str(out)])
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    made = [one for one in lines if one["model"] == "made-up"]
+    assert len(made) == 2 * 2 * len(command.POLICIES)
+    assert {one["what"] for one in lines} == {"simulated"}
+    command.main(["draw", str(out), "-o", str(tmp_path)])
+    assert (tmp_path / "serving-made-up-h200.svg").exists()
+
+
+def test_the_page_shows_the_records():
+    shown = tables.between_markers((ROOT / "docs/serving-scale.md").read_text(encoding="utf-8"))
+    assert shown == tables.render(read(ROOT / "benchmarks/results/serving.jsonl")).strip()
+
+
+def test_a_measured_run_is_simulated_beside_it(tmp_path):
+    waves, runs = tmp_path / "waves.json", tmp_path / "runs.jsonl"
+    one = {
+        "model": "tiny-flux",
+        "passes": 2,
+        "seconds": {"1": 0.1, "8": 0.2},
+        "decode_seconds": 0.0,
+    }
+    waves.write_text(json.dumps({"device": "gpu", "waves": [one]}))
+    served = machine({1: 0.1, 8: 0.2}, passes=2)
+    times = poisson(9, 2.0, 0).tolist()
+    budgets = [7, 10, 13] * 3
+    found = simulate(served, Policy("", (), max_rows=8, max_active=9), times, budgets=budgets)
+    run = {"requests": 9, "arrivals_per_second": 2.0, "budgets": [7, 10, 13], "max_rows": 8}
+    run |= {"max_active": 9, "device": "gpu", "batcher": summary(*found, np.inf)}
+    runs.write_text(json.dumps(run) + "\n")
+    command.main(["check", str(runs), str(waves), "-o", str(tmp_path / "check.jsonl")])
+    check = json.loads((tmp_path / "check.jsonl").read_text())
+    assert set(check["simulated_over_measured"].values()) == {1.0}
+
+
+def test_the_three_ways_serve_the_same_pictures(tmp_path, monkeypatch):
+    """With a denoiser that costs nothing, so that only the ways themselves take time."""
+    pipe = throughput.tiny_flux("cpu")
+    config, blocks = pipe.transformer.config, pipe.transformer
+    blocks.transformer_blocks = blocks.transformer_blocks[:1]
+    blocks.single_transformer_blocks = blocks.single_transformer_blocks[:1]
+    monkeypatch.setattr(throughput, "tiny_flux", lambda device: pipe)
+    generator = torch.Generator().manual_seed(0)
+    shapes = {
+        "prompt_embeds": (3, 32, config.joint_attention_dim),
+        "pooled_prompt_embeds": (3, config.pooled_projection_dim),
+        "negative_prompt_embeds": (1, 32, config.joint_attention_dim),
+        "negative_pooled_prompt_embeds": (1, config.pooled_projection_dim),
+    }
+    inputs = tmp_path / "prompts.pt"
+    torch.save({name: torch.randn(s, generator=generator) for name, s in shapes.items()}, inputs)
+    out: Path = tmp_path / "runs.jsonl"
+    words = ["run", str(inputs), "--device", "cpu", "--requests", "4", "--warm", "1"]
+    throughput.main([*words, "--max-rows", "4", "-o", str(out)])
+    record = json.loads(out.read_text())
+    assert record["largest_difference_of_pictures"] < 1e-4
+    assert record["batcher"]["waves"] > 0
+    for way in ("one_after_another", "whole_requests", "batcher"):
+        assert record[way]["requests_per_second"] > 0
