@@ -5,11 +5,13 @@ from pathlib import Path
 import folder_paths
 
 from tacache import HostError, Plan, Profile
+from tacache.storage.store import PlanStore
 
 FOLDER = "tacache"
 PROFILE, PLAN = ".profile.json", ".plan.json"
 KINDS: dict[str, type[Profile] | type[Plan]] = {PROFILE: Profile, PLAN: Plan}
 NONE = "none"
+STORED = "stored or instant"  # a plan of the user's store that fits the run, else an instant one
 
 folder_paths.add_model_folder_path(FOLDER, str(Path(folder_paths.models_dir) / FOLDER))
 
@@ -24,6 +26,9 @@ def stamp(name: str | None) -> float:
 
     Where the name comes from another node, ComfyUI does not know it yet and gives None.
     """
+    if name == STORED:
+        folder = PlanStore().folder
+        return folder.stat().st_mtime if folder.is_dir() else 0.0
     path = folder_paths.get_full_path(FOLDER, name) if name else None
     return Path(path).stat().st_mtime if path else 0.0
 
@@ -52,7 +57,7 @@ def target(name: str, suffix: str) -> Path:
 
 def missing(name: str | None) -> str | None:
     """What to tell the user where a chosen file is not there; None where nothing is wrong."""
-    if name in (None, NONE) or folder_paths.get_full_path(FOLDER, name) is not None:
+    if name in (None, NONE, STORED) or folder_paths.get_full_path(FOLDER, name) is not None:
         return None
     folder = folder_paths.get_folder_paths(FOLDER)[0]
     return f"there is no {name!r} in {folder}: calibrate, or put the file there"

@@ -8,7 +8,9 @@ from typing import Any
 import comfy.samplers
 
 from tacache import HostError, Plan, PlanError, Profile, ProfileError, TACacheError, make_plan
+from tacache.errors import StorageError
 from tacache.prompts import BUILT_IN, read_prompts
+from tacache.storage.store import PlanStore
 
 from . import files
 from .runs import Job, fitted, profiles
@@ -173,11 +175,15 @@ class TACacheFit:
     def fit(
         self, name: list[str], evaluations: list[int], max_evaluations: list[int], **inputs: Any
     ) -> Any:
-        """Save and return the plan."""
+        """Save and return the plan, which also goes into the user's plan store."""
         path = files.target(name[0], files.PLAN)
         plan = fitted(_job(inputs), evaluations[0], max_evaluations[0])
         plan.save(path)
-        return {"ui": {"text": [_summary(plan)]}, "result": (plan,)}
+        try:
+            said = f"{_summary(plan)}; stored as {PlanStore().put(plan).name}"
+        except StorageError as error:
+            said = f"{_summary(plan)}; not stored: {error}"
+        return {"ui": {"text": [said]}, "result": (plan,)}
 
 
 class TACacheSampler:
@@ -193,12 +199,16 @@ class TACacheSampler:
         return {
             "required": {
                 "file": (
-                    [*files.names(files.PLAN), *files.names(files.PROFILE)[1:]],
-                    {"tooltip": "A plan, or a profile; 'none' where one is connected."},
+                    [files.STORED, *files.names(files.PLAN), *files.names(files.PROFILE)[1:]],
+                    {
+                        "tooltip": "A plan of your plan store that was fitted for just such a run, "
+                        "else an instant one; or a plan file, or a profile. What is connected "
+                        "comes before 'stored or instant' and 'none'."
+                    },
                 ),
                 "evaluations": (
                     "INT",
-                    {**EVALUATIONS[1], "tooltip": "With a profile; a plan has its own."},
+                    {**EVALUATIONS[1], "tooltip": "A plan that you choose has its own."},
                 ),
             },
             "optional": {"plan": ("TACACHE_PLAN",), "profile": ("TACACHE_PROFILE",)},
@@ -221,8 +231,11 @@ class TACacheSampler:
         plan: Plan | None = None,
         profile: Profile | None = None,
     ) -> tuple[Any]:
-        """A SAMPLER of ComfyUI; a profile is planned when the sigmas are known."""
-        found = _one_of({"plan": plan, "profile": profile, "file": _file(file)}, PlanError)
+        """A SAMPLER of ComfyUI; what is stored or planned is chosen when the sigmas are known."""
+        found: Any = None
+        if file != files.STORED or (plan, profile) != (None, None):
+            chosen = None if file in (files.STORED, files.NONE) else file
+            found = _one_of({"plan": plan, "profile": profile, "file": chosen}, PlanError)
         if isinstance(found, str):
             load = files.load_plan if found.endswith(files.PLAN) else files.load_profile
             found = load(found)

@@ -98,7 +98,7 @@ def _fit(job: Job, held: Sequence[Held], evaluations: int, max_evaluations: int)
         max_evaluations=max_evaluations,
         condition={"run": list(range(len(held)))},
     )
-    host = describe(held[0][0].inner_model.inner_model, job.cfg)
+    host = describe(held[0][0].inner_model, job.cfg)
     known = {"latent_shape": plan.host.latent_shape, "dtype": plan.host.dtype}
     return plan.model_copy(update={"host": host.model_copy(update=known)})
 

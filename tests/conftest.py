@@ -1,6 +1,9 @@
 """Settings and fixtures all tests share."""
 
 import os
+import tempfile
+from itertools import count
+from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported: no test asks the hub
 
@@ -16,6 +19,18 @@ from tests.slow import is_slow
 settings.register_profile("tests", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("tests")
 torch.set_num_threads(1)
+
+_HOMES = tempfile.TemporaryDirectory(prefix="tacache-homes-")
+_NUMBERS = count()
+os.environ["TACACHE_HOME"] = _HOMES.name  # the user's own store of plans is never touched
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of the plan store, which each test has for itself; it is not there at first."""
+    path = Path(_HOMES.name) / str(next(_NUMBERS))
+    monkeypatch.setenv("TACACHE_HOME", str(path))
+    return path
 
 
 @pytest.hookimpl(tryfirst=True)  # before marks choose among the tests

@@ -10,6 +10,7 @@ import torch
 
 from tacache import HostError, Plan, PlanError, Profile, ProfileError, make_plan, time_grid
 from tacache.prompts import read_prompts
+from tacache.storage.store import PlanStore
 from tests.comfy_stand_in import CHECKOUT, ROOT, SHAPE, Checkout, StandIn, ToyNet
 from tests.support import mixture, noise_of
 
@@ -348,7 +349,7 @@ def test_a_sampler_takes_a_file(comfy, profile):
     profile.save(comfy.folder / "toy.profile.json")
     plan.save(comfy.folder / "sub" / "toy.plan.json")
     offered = node(comfy, "TACacheSampler").INPUT_TYPES()["required"]["file"][0]
-    assert offered == ["none", "sub/toy.plan.json", "toy.profile.json"]
+    assert offered == ["stored or instant", "none", "sub/toy.plan.json", "toy.profile.json"]
     for file, evaluations in (("sub/toy.plan.json", 4), ("toy.profile.json", 7)):
         model = comfy.model(flow())
         (made,) = node(comfy, "TACacheSampler").sampler(file, 7)
@@ -379,13 +380,101 @@ def test_a_sampler_takes_one_source_only(comfy, profile):
         made("gone.plan.json", 5)
 
 
+class Weighed(ToyNet):
+    """A network with a weight, so that its fingerprint can be told."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.bias = torch.nn.Parameter(torch.tensor([0.25, 0.5]))
+
+
+def followed(comfy, caplog, model, evaluations=5, **given):
+    """What is said of a run by the sampler's first choice, after it has run."""
+    caplog.clear()
+    (made,) = node(comfy, "TACacheSampler").sampler("stored or instant", evaluations)
+    with caplog.at_level("INFO", "tacache.comfyui"):
+        custom_sample(comfy, model, made, sigmas_of(), **given)
+    assert len(evaluated(model)) == evaluations
+    (said,) = [one.getMessage() for one in caplog.records if "followed" in one.getMessage()]
+    return said
+
+
+def test_without_a_file_a_plan_is_instant_until_one_is_stored(comfy, caplog):
+    model = comfy.model(flow(), net=Weighed)
+    assert "an instant plan is followed, 5 of 12 steps" in followed(comfy, caplog, model)
+    before = comfy.package.NODE_CLASS_MAPPINGS["TACacheSampler"].IS_CHANGED("stored or instant")
+    made = fit(comfy, model)
+    (stored,) = PlanStore().plans()
+    assert stored.plan == made["result"][0]
+    assert f"stored as {stored.name}" in made["ui"]["text"][0]
+    assert comfy.package.NODE_CLASS_MAPPINGS["TACacheSampler"].IS_CHANGED(file="stored or instant")
+    assert before == 0
+    model.model.diffusion_model.calls.clear()
+    assert followed(comfy, caplog, model) == f"the stored plan {stored.name} is followed"
+
+
+def test_a_stored_plan_is_followed_only_where_all_agrees(comfy, caplog):
+    plain = comfy.model(flow(), net=Weighed)
+    fit(comfy, plain)
+
+    def said(model=None, **given):
+        model = model or comfy.model(flow(), net=Weighed)
+        model.model.diffusion_model.calls.clear()
+        return followed(comfy, caplog, model, **given)
+
+    assert "stored" in said()
+    assert "instant" in said(cfg=2.0)
+    assert "instant" in said(evaluations=6)
+    wider = (*SHAPE[:-1], SHAPE[-1] + 2)
+    assert "instant" in said(comfy.model(flow(wider), net=Weighed), latent=empty(1, wider))
+    guided = [[tensor, {**options, "guidance": 3.5}] for tensor, options in prompt()]
+    assert "instant" in said(positive=guided)
+    other = comfy.model(flow(), net=Weighed)
+    other.model.diffusion_model.bias.data += 1
+    assert "instant" in said(other)
+    patched = comfy.model(flow(), net=Weighed)
+    change = {"sampler_post_cfg_function": [lambda seen: seen["denoised"]]}
+    patched.model_options = {**patched.model_options, **change}
+    assert "instant" in said(patched)
+    pending = comfy.model(flow(), net=Weighed)
+    pending.model.diffusion_model.weight_function = [lambda weight: weight]
+    assert "instant" in said(pending)
+
+
+def test_what_is_connected_comes_before_what_is_stored(comfy, profile):
+    plan = make_plan(profile, evaluations=4)
+    model = comfy.model(flow())
+    (made,) = node(comfy, "TACacheSampler").sampler("stored or instant", 7, plan=plan)
+    custom_sample(comfy, model, made, sigmas_of())
+    assert len(evaluated(model)) == 4
+
+
+def test_an_instant_plan_takes_all_steps_where_there_are_no_more(comfy):
+    model = comfy.model(flow())
+    (made,) = node(comfy, "TACacheSampler").sampler("stored or instant", 13)
+    custom_sample(comfy, model, made, sigmas_of(6))
+    assert len(evaluated(model)) == 6
+
+
+def test_a_store_that_takes_nothing_loses_no_fit(comfy, home):
+    home.write_text("a file in the place of the folder")
+    said = fit(comfy, comfy.model(flow()))["ui"]["text"][0]
+    assert "not stored: " in said
+    assert (comfy.folder / "toy.plan.json").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "field"), [("TACacheSampler", "file"), ("TACachePlan", "profile_file")]
 )
 def test_a_missing_file_is_named_before_anything_runs(comfy, profile, name, field):
     cls = comfy.package.NODE_CLASS_MAPPINGS[name]
     profile.save(comfy.folder / "toy.profile.json")
-    for there in ("none", "toy.profile.json", None):  # None: the name comes from another node
+    for there in (
+        "none",
+        "toy.profile.json",
+        "stored or instant",
+        None,
+    ):  # None: the name comes from another node
         assert cls.VALIDATE_INPUTS(**{field: there}) is True
     assert cls.VALIDATE_INPUTS() is True
     assert cls.IS_CHANGED(**{field: None}) == 0

@@ -23,7 +23,7 @@ LAYERS = {
                "storage"},
     "core": {"certificate", "instant", "profile", "schedule", "rules", "plan", "moving", "stepper",
              "calibration", "diagnostics", "plots", "storage.finished", "storage.frontier",
-             "storage.hub"},
+             "storage.hub", "storage.store"},
     "fitting": {"fitting"},
     "host": {"host"},
     "hosts": {"kdiffusion", "diffusers", "bagel", "models"},

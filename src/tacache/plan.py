@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
@@ -188,6 +189,14 @@ def check_plan(plan: object) -> None:
             f"a plan is needed, not a {type(plan).__name__}: Plan.load reads one from a file, "
             "make_plan makes one of a profile"
         )
+
+
+def as_plan(plan: "Plan | str | Path") -> Plan:
+    """A plan given as it is, or by the path of its file."""
+    if isinstance(plan, str | Path):
+        return Plan.load(plan)
+    check_plan(plan)
+    return plan
 
 
 def make_plan(

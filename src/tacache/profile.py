@@ -4,11 +4,17 @@ import logging
 import math
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, JsonValue, model_validator
+from pydantic import (
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from typing_extensions import Self
 
 from tacache.errors import ProfileError, TACacheError, printable
@@ -22,10 +28,16 @@ RANGE_TOLERANCE = 1e-3
 LARGEST_RATE = 1e6
 # How far log d is off a smooth curve where no turning is resolved: 0.09 to 0.15 in random networks.
 ERRATIC = 0.1
+# What later versions know of an origin: left out of files while it is unset.
+LATER = ("weights", "negative")
 
 
 class Origin(Frozen):
-    """Where numbers came from: what ran the model, and how. Unset fields are not known."""
+    """Where numbers came from: what ran the model, and how. Unset fields are not known.
+
+    `weights` is a fingerprint of the network's weights with its adapters, and `negative` says
+    whether the call had a negative prompt.
+    """
 
     kind: str = "function"
     pipeline: str | None = None
@@ -37,6 +49,14 @@ class Origin(Frozen):
     dtype: str | None = None
     call: dict[str, JsonValue] | None = None
     prompts_sha256: str | None = None
+    weights: str | None = None
+    negative: bool | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, as_usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = as_usual(self)
+        unset = [name for name in LATER if fields.get(name, True) is None]
+        return {name: value for name, value in fields.items() if name not in unset}
 
     def warn_of_model(self, model: str | None, log: logging.Logger) -> None:
         """Say where a plan is used on another model than it was made for, as on a fine-tune."""
@@ -272,16 +292,15 @@ def _pooled(a: Profile, b: Profile, name: str) -> tuple[tuple[float, ...], tuple
 
 
 def _common_host(a: Origin, b: Origin) -> Origin:
-    """The host of merged profiles: the same but for the prompts, which may differ."""
+    """The host of merged profiles: the same but for the prompts, and for what one does not know."""
     different = [name for name in Origin.model_fields if getattr(a, name) != getattr(b, name)]
-    if not different:
-        return a
-    if different != ["prompts_sha256"]:
+    unknown = [name for name in LATER if None in (getattr(a, name), getattr(b, name))]
+    if set(different) - {"prompts_sha256", *unknown}:
         raise ProfileError(
             "profiles of different hosts do not merge: they differ in "
             + ", ".join(f"{name} ({getattr(a, name)} and {getattr(b, name)})" for name in different)
         )
-    return a.model_copy(update={"prompts_sha256": None})
+    return a.model_copy(update=dict.fromkeys(different))
 
 
 def _warn_outside(times: Sequence[float], measured: Sequence[float]) -> None:

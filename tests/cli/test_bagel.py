@@ -12,6 +12,7 @@ from tacache import Plan, Profile
 from tacache.bagel.inferencer import BagelHost
 from tacache.cli import app
 from tacache.cli.hosts import prompts_of
+from tacache.storage.store import PlanStore
 from tests.bagel_stand_in import no_checkout_loaded, write_checkout, write_weights
 
 SIZE = ["--height", 32, "--width", 32]
@@ -112,6 +113,23 @@ def test_fit_writes_a_plan_that_generates(where, folder, tmp_path):
     made = run("generate", *where, "--plan", out, "--prompt", "a cat", "-o", tmp_path / "out")
     assert made.exit_code == 0, made.output
     assert "5 evaluations" in made.output
+
+
+def test_a_speedup_needs_no_plan_and_finds_the_fitted_one(where, folder, tmp_path, caplog):
+    asked = ["--steps", 15, "--guidance", 4, *SIZE]
+    drawing = ["generate", *where, *asked, "--speedup", 2, "--prompt", "a cat", "-o", tmp_path]
+    made = run(*drawing)
+    assert made.exit_code == 0, made.output
+    assert "7 evaluations" in made.output
+    assert "an instant plan is followed" in caplog.text
+    few = ["--prompts", folder / "prompts.txt", "--fast", "--evaluations", 7]
+    made = run("fit", *where, *asked, *few)
+    assert made.exit_code == 0, made.output
+    (stored,) = PlanStore().plans()
+    assert stored.name.startswith("BAGEL-tiny-7of14-")
+    made = run(*drawing)
+    assert "7 evaluations" in made.output
+    assert f"the stored plan {stored.name} is followed" in caplog.text
 
 
 def test_a_prompt_that_fails_does_not_keep_the_others(where, folder, tmp_path, monkeypatch):

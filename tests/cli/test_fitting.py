@@ -14,6 +14,7 @@ from tacache.fitting.full_runs import flow_cost
 from tacache.fitting.samples import FunctionRuns
 from tacache.plan import Plan
 from tacache.storage.frontier import Frontier
+from tacache.storage.store import PlanStore
 from tests.tiny import PIPELINES
 
 SIZE = ["--height", "32", "--width", "32", "--call", "max_sequence_length=32"]
@@ -53,6 +54,59 @@ def test_one_budget_is_a_plan_file_that_show_prints(command, tmp_path):
         assert f"PSNR {certificate.psnr:.2f} dB" in output
         assert "held-out samples" in output
         assert f"{certificate.evaluations_spent} evaluations, {certificate.date}" in output
+
+
+def test_without_a_file_the_store_has_the_plan(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = run(*command, "--evaluations", 3, "--fast")
+    assert made.exit_code == 0, made.output
+    (stored,) = PlanStore().plans()
+    assert f"In the plan store as {stored.name}" in made.stdout
+    assert stored.plan.certificate is not None
+    assert stored.plan.host.weights is not None
+    assert [path.name for path in tmp_path.iterdir()] == ["prompts.txt"]
+    assert not list((PlanStore().folder.parent / "fits").iterdir())
+
+
+def test_a_file_is_written_beside_the_store(command, tmp_path):
+    made = run(*command, "--evaluations", 3, "--fast", "--json", "-o", tmp_path / "p.json")
+    facts = json.loads(made.stdout)
+    (stored,) = PlanStore().plans()
+    assert facts["stored"] == [stored.name]
+    assert stored.plan == Plan.load(tmp_path / "p.json")
+
+
+def test_several_budgets_go_into_the_store(command, tmp_path):
+    made = run(*command, "--evaluations", "2,3", "--psnr", 5, "--fast")
+    assert made.exit_code == 0, made.output
+    names = {one.plan.evaluations: one.name for one in PlanStore().plans()}
+    assert set(names) == {2, 3}
+    assert f"5 dB: {names[2]}, 2 evaluations" in made.stdout
+    facts = json.loads(run(*command, "--evaluations", "2,3", "--fast", "--json").stdout)
+    assert facts["stored"] == [names[2], names[3]]
+    assert [point["plan"] for point in facts["points"]] == [names[2], names[3]]
+
+
+def test_a_store_that_takes_nothing_is_said_before_the_work(command, home):
+    home.parent.mkdir(exist_ok=True)
+    home.write_text("a file in the place of the folder")
+    made = run(*command, "--evaluations", 3, "--fast")
+    assert made.exit_code == 2
+    assert "is a file, and a folder is needed" in made.stderr
+
+
+def test_with_a_file_a_store_that_takes_nothing_costs_nothing(command, home, tmp_path):
+    home.write_text("a file in the place of the folder")
+    made = run(*command, "--evaluations", 3, "--fast", "-o", tmp_path / "p.json")
+    assert made.exit_code == 0, made.output
+    assert Plan.load(tmp_path / "p.json").evaluations == 3
+    assert "the plan store was left as it is" in made.stderr
+
+
+def test_prompts_of_ones_own_are_recommended(folder):
+    made = run("fit", folder / "flux", "--steps", 4, *SIZE, "--count", 2, "--evaluations", 2)
+    assert made.exit_code == 0, made.output
+    assert "some of your own make a better plan" in made.stderr
 
 
 def test_the_plan_generates(command, folder, tmp_path):

@@ -13,6 +13,7 @@ from tacache.diffusers import apply, loading
 from tacache.diffusers.pipeline import PipelineHost
 from tacache.plan import Plan
 from tacache.profile import Origin, Profile
+from tacache.storage.store import PlanStore
 from tests.tiny import PIPELINES
 
 SIZE = ["--height", "32", "--width", "32", "--call", "max_sequence_length=32"]
@@ -143,6 +144,49 @@ def test_generate_without_a_plan_makes_every_step(folders, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+SHORT = [*SIZE, "--steps", 12]
+
+
+def drawn(folders, tmp_path, *options: object):
+    """The outputs of one or more prompts, and what was said of the plan."""
+    command = ("generate", folders / "flux", *SHORT, *options, "--json", "-o", tmp_path / "out")
+    made = run(*command)
+    assert made.exit_code == 0, made.output
+    return [one["evaluations"] for one in json.loads(made.stdout)["outputs"]]
+
+
+@pytest.mark.parametrize("how", [("--speedup", 3), ("--evaluations", 4)])
+def test_a_speedup_needs_no_plan(folders, tmp_path, caplog, how):
+    assert drawn(folders, tmp_path, *how, "--prompt", "boat", "--prompt", "fox") == [4, 4]
+    assert caplog.text.count("an instant plan is followed") == 1
+
+
+def test_a_speedup_finds_the_plan_that_was_fitted(folders, tmp_path, caplog):
+    few = ["--fast", "--count", 2, "--evaluations", 4]
+    assert run("fit", folders / "flux", *SHORT, *few).exit_code == 0
+    (stored,) = PlanStore().plans()
+    assert drawn(folders, tmp_path, "--speedup", 3, "--prompt", "boat") == [4]
+    assert f"the stored plan {stored.name} is followed" in caplog.text
+    assert drawn(folders, tmp_path, "--plan", stored.name, "--prompt", "boat") == [4]
+
+
+def test_a_plan_is_learned_from_the_first_outputs(folders, tmp_path, caplog):
+    learn = ("--speedup", 3, "--learn", 2, "--prompt", "boat")
+    assert drawn(folders, tmp_path, *learn, "-n", 3) == [None, None, 4]
+    assert len(PlanStore().plans()) == 1
+    assert drawn(folders, tmp_path, *learn) == [4]
+    assert "the stored plan" in caplog.text
+
+
+def test_a_speedup_is_compared_with_full_steps(folders, tmp_path, caplog):
+    command = ("generate", folders / "flux", *SHORT, "--speedup", 3, "--prompt", "boat")
+    made = run(*command, "--compare", "--json", "-o", tmp_path)
+    (output,) = json.loads(made.stdout)["outputs"]
+    assert output["evaluations"] == 4
+    assert 5 < output["psnr"] < 100
+    assert "stays full" not in caplog.text  # of the steps that warm up
+
+
 def test_loading_takes_a_dtype_a_device_and_a_variant(folders, tmp_path):
     PIPELINES["flux"].build().save_pretrained(tmp_path / "model", variant="small")
     size = [*SIZE, "--steps", 2, "-o", tmp_path / "out"]
@@ -268,6 +312,11 @@ def test_a_plan_of_another_model_is_one_line_and_nothing_written(folders, tmp_pa
         (["generate", "{flux}"], "nothing to generate"),
         (["generate", "{flux}", "--prompt", "x", "--compare"], "give --plan"),
         (["generate", "{flux}", "--prompt", "x", "--plan", "{empty}"], "is not JSON"),
+        (["generate", "{flux}", "--prompt", "x", "--plan", "mine"], "there is no plan 'mine'"),
+        (["generate", "{flux}", "--prompt", "x", "--speedup", "0.5"], "a number from 1"),
+        (["generate", "{flux}", "--prompt", "x", "--learn", "1"], "learn is 0 or at least 2"),
+        (["generate", "x", "--prompt", "x", "--speedup", "4", "--plan", "y"], "leave --speedup"),
+        (["generate", "x", "--prompt", "x", "--speedup", "4", "--evaluations", "9"], "not both"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(folders, tmp_path, arguments, message, monkeypatch):

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from tacache import Plan, make_plan
 from tacache.cli import app
 from tacache.storage import hub
+from tacache.storage.store import PlanStore
 
 
 def run(*arguments: object):
@@ -67,24 +68,48 @@ def test_what_is_no_plan_is_not_pushed(profile, pushed, tmp_path):
     assert not pushed
 
 
-def test_pull_writes_the_file(there):
+def test_pull_puts_the_plan_into_the_store(there):
     made = run("plan", "pull", "me/plans", "--evaluations", 5)
     assert made.exit_code == 0, made.output
-    assert "Written to five.plan.json" in made.stdout
-    assert Plan.load("five.plan.json") == there
+    (stored,) = PlanStore().plans()
+    assert stored.plan == there
+    assert f"In the plan store as {stored.name}" in made.stdout
+    assert list(Path().iterdir()) == []
+
+
+def test_pull_also_writes_a_file(there):
     facts = json.loads(run("plan", "pull", "me/plans", "-o", "sub/x.json", "--json").stdout)
     assert (facts["file"], facts["evaluations"]) == ("sub/x.json", 5)
     assert Plan.load("sub/x.json") == there
+    assert PlanStore().get(facts["stored"]).plan == there
 
 
 def test_pull_replaces_another_file_only_when_told_to(there):
     Path("five.plan.json").write_text("mine")
+    made = run("plan", "pull", "me/plans", "-o", "five.plan.json")
+    assert made.exit_code == 2
+    assert "give another -o, or --force" in made.stderr
+    assert Path("five.plan.json").read_text() == "mine"
+    assert PlanStore().plans() == []
+    assert run("plan", "pull", "me/plans", "-o", "five.plan.json", "--force").exit_code == 0
+    assert run("plan", "pull", "me/plans", "-o", "five.plan.json").exit_code == 0  # the same again
+
+
+def test_pull_replaces_a_stored_plan_only_when_told_to(there):
+    mine = there.model_copy(update={"samples": 99})
+    stored = PlanStore().put(mine)
     made = run("plan", "pull", "me/plans")
     assert made.exit_code == 2
-    assert "give -o, or --force" in made.stderr
-    assert Path("five.plan.json").read_text() == "mine"
+    assert f"another plan for the same purpose, {stored.name}: give --force" in made.stderr
+    assert PlanStore().get(stored.name).plan == mine
     assert run("plan", "pull", "me/plans", "--force").exit_code == 0
-    assert run("plan", "pull", "me/plans").exit_code == 0  # the same plan again
+    assert PlanStore().get(stored.name).plan == there
+
+
+def test_a_stored_plan_is_pushed_by_its_name(there, pushed):
+    stored = PlanStore().put(there)
+    assert run("plan", "push", stored.name, "me/plans").exit_code == 0
+    assert pushed == [(there, "me/plans", f"{stored.name}.plan.json", False)]
 
 
 def test_plan_itself_is_as_it_was(profile, tmp_path, monkeypatch):

@@ -73,20 +73,17 @@ import torch
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 from tacache.errors import StorageError
-from tacache.fitting.full_runs import _keep
+from tacache.fitting.full_runs import keep_runs
 from tacache.lab.bench.calibration_sets import save_tensors
 from tacache.storage.atomic import check_writable, write_atomically
 from tacache.storage.journal import Journal
 folder = Path(sys.argv[1])
 
-class Runs:
-    job, times = "job", (1.0, 0.0)
-
 journal = Journal(folder / "journal", {"job": "x"}, "entries", "work", StorageError)
 large = torch.zeros(2, 10000)
 for write in (
     lambda: write_atomically(folder / "text", "x" * 100_000),
-    lambda: _keep(folder / "runs", Runs, [large], [large]),
+    lambda: keep_runs(folder / "runs", "job", (1.0, 0.0), large, large),
     lambda: save_tensors(folder / "tensors", {"x": large}),
     lambda: check_writable(folder / "deep" / "er"),
     lambda: [journal.append({"n": n, "text": "x" * 3000}) for n in range(9)],

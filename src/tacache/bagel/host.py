@@ -9,6 +9,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from tacache.bagel.matching import check_host, fit_to_run
 from tacache.bagel.runs import Run, images_of, run_of
 from tacache.errors import HostError
-from tacache.plan import Plan
+from tacache.plan import Plan, as_plan
 from tacache.stepper import Stepper
 from tacache.velocity import check_finite, check_velocity
 
@@ -43,17 +44,24 @@ class Watcher(Protocol):
 class Following:
     """Makes a model's runs follow a plan; `run_plan` is the plan as its latest run took it."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan | None) -> None:
         self.plan = self.run_plan = plan
         self._run: Run | None = None
         self._steppers: list[Stepper] = []
 
     def start(self, run: Run) -> None:
         """Fit the plan to the run, unless it is one like the last."""
-        if run != self._run:
+        if run != self._run and self.plan is not None:
             self.run_plan = fit_to_run(self.plan, run)
-            self._run = run
-        self._steppers = [Stepper(self.run_plan) for _ in run.lengths]
+        self.follow(run, self.run_plan)
+
+    def follow(self, run: Run, plan: Plan | None) -> None:
+        """Begin a run under a plan that was fitted to it; None for full steps."""
+        self._run, self.run_plan = run, plan
+        self._steppers = [] if plan is None else [Stepper(plan) for _ in run.lengths]
+
+    def leave(self) -> None:
+        """The model gets its own methods back."""
 
     def velocity(self, x: Tensor, evaluate: Evaluate) -> Tensor:
         """Evaluated at anchors, for all images at once; rebuilt image by image between them."""
@@ -72,20 +80,33 @@ class Following:
         return made[0] if len(made) == 1 else torch.cat(made)
 
 
-def apply(model: Any, plan: Plan) -> None:
-    """Make `model` (a Bagel or its inferencer) follow `plan`; call it as before.
+def apply(model: Any, plan: Plan | str | Path) -> None:
+    """Make `model` (a Bagel or its inferencer) follow `plan`, or that of a file; call it as before.
 
     A plan that is already applied is replaced.
     """
-    bagel = model_of(model)
+    bagel, plan = model_of(model), as_plan(plan)
     check_host(bagel, plan)
-    for name, shadow in shadows(bagel, Following(plan)).items():
+    put(bagel, Following(plan))
+
+
+def put(bagel: Any, following: Following) -> None:
+    """Let the model's runs follow this in place of what they followed before."""
+    _leave(bagel)
+    for name, shadow in shadows(bagel, following).items():
         setattr(bagel, name, shadow)
 
 
+def _leave(bagel: Any) -> None:
+    watcher = getattr(bagel.generate_image, WATCHER, None)
+    if isinstance(watcher, Following):
+        watcher.leave()
+
+
 def remove(model: Any) -> None:
-    """Give the model back the methods it had before `apply`."""
+    """Give the model back the methods it had before `apply` or `accelerate`."""
     bagel = model_of(model)
+    _leave(bagel)
     for name in METHODS:
         plain = plain_method(bagel, name)
         if getattr(plain, "__func__", None) is not getattr(type(bagel), name):
@@ -95,12 +116,13 @@ def remove(model: Any) -> None:
 
 
 @contextmanager
-def applied(model: Any, plan: Plan) -> Iterator[Following]:
+def applied(model: Any, plan: Plan | str | Path) -> Iterator[Following]:
     """`apply` for the length of a `with` block; afterwards the former plan is put back, if any.
 
     The block's value says in `run_plan` how the latest run was planned.
     """
-    bagel, following = model_of(model), Following(plan)
+    bagel, plan = model_of(model), as_plan(plan)
+    following = Following(plan)
     check_host(bagel, plan)
     with watching(bagel, following):
         yield following

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tacache.grid import as_times
+from tacache.host.weights import fingerprint
 from tacache.profile import Origin
 
 EDGES = 2  # tokens around an image that mark its start and end
@@ -77,8 +78,13 @@ def guidance_breaks(interval: tuple[float, float], text_scale: float) -> tuple[f
     return tuple(float(np.nextafter(np.float32(b), above)) for b in (high, low) if 0 < b < 1)
 
 
-def describe(model: Any, run: Run, *, dtype: str, called_with: Mapping[str, Any]) -> Origin:
-    """The origin of a run whose images have one size."""
+def describe(
+    model: Any, run: Run, *, dtype: str | None = None, called_with: Mapping[str, Any] | None = None
+) -> Origin:
+    """The origin of a run whose images have one size.
+
+    `called_with` are arguments of the inferencer; the plan store is asked without them.
+    """
     shape = run.shapes[0]
     size: dict[str, Any] = {"image_shapes": None if shape is None else list(shape)}
     return Origin(
@@ -88,7 +94,8 @@ def describe(model: Any, run: Run, *, dtype: str, called_with: Mapping[str, Any]
         denoiser=denoiser_name(model),
         latent_shape=(run.lengths[0], run.channels),
         dtype=dtype,
-        call={**called_with, **run.settings, **size},
+        call={**(called_with or {}), **run.settings, **size},
+        weights=fingerprint({"model": model}),
     )
 
 

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import tacache
+from tacache.cli import stored
 from tacache.cli.bench import bench
 from tacache.cli.demo import demo
 from tacache.cli.export import export
@@ -89,13 +90,17 @@ app = typer.Typer(
 
     tacache demo
 
+    tacache generate black-forest-labs/FLUX.1-dev --speedup 4 --prompt "a red fox"
+
+    tacache fit black-forest-labs/FLUX.1-dev
+
+    tacache plans
+
     tacache plan flux.profile.json --evaluations 13 -o flux.plan.json
 
     tacache show flux.plan.json
 
     tacache calibrate black-forest-labs/FLUX.1-dev --prompts calibration -o flux.profile.json
-
-    tacache generate black-forest-labs/FLUX.1-dev --plan flux.plan.json --prompt "a red fox"
     """,
 )
 
@@ -122,6 +127,9 @@ for command in (demo, calibrate, plan, fit, show, generate, bench, export, repor
     app.command()(grouped(command))
 app.command("plan push")(grouped(push))
 app.command("plan pull")(grouped(pull))
+app.command()(grouped(stored.plans))
+for part in (stored.show, stored.remove, stored.export):
+    app.command(f"plans {part.__name__}")(grouped(part))
 
 
 def main() -> None:

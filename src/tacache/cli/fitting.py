@@ -9,18 +9,24 @@ from typing import Annotated, Any, ClassVar, get_args
 import typer
 
 from tacache.cli import hosts
-from tacache.cli.arguments import check_folder, numbers, seeds_of
+from tacache.cli.arguments import numbers, seeds_of
 from tacache.cli.options import SAMPLES, FullCall, Json, Load, Model, Prompts, Seeds
-from tacache.cli.printing import print_json, say, show
+from tacache.cli.printing import print_json, say, show, tell
 from tacache.cli.render import frontier_view, plan_view
+from tacache.cli.saving import Place, frontier_of
 from tacache.errors import PlanError, TACacheError
 from tacache.fitting.flow import Target
+from tacache.models import EMBEDDED
 from tacache.plan import LONGEST, Plan
 from tacache.prompts import read_prompts
-from tacache.storage.frontier import Frontier, point_of
+from tacache.storage.store import Stored
 
 BUDGETS = "5,7,10,13,17,25"
 COUNT, FAST = 16, 8
+GENERAL = (
+    "The prompts are a general set that ships with tacache: with --prompts FILE, some of your own "
+    "make a better plan for what you draw."
+)
 NO_VARY = (
     "--vary was removed, because plans fitted to several values were no better than chance: "
     "fit at the value you use, such as --guidance 3.5"
@@ -42,6 +48,12 @@ class Runs:
         ),
     ] = None
     seeds: Seeds = "0"
+
+    def texts(self, model: str, usual: int) -> list[str]:
+        """Return so many prompts as are asked for or usual; a general set is told as such."""
+        if self.prompts == "calibration" and model not in EMBEDDED:
+            tell(GENERAL)
+        return read_prompts(hosts.prompts_of(model, self.prompts))[: self.count or usual]
 
 
 @dataclass(frozen=True)
@@ -105,7 +117,10 @@ def fit(
         typer.Option("--fast", help="Fewer prompts, no search, at most 1,500 evaluations."),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The plan file, or a folder for several.")
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Also write the plan to this file, or several to this folder."
+        ),
     ] = None,
     runs: Runs,
     search: Search,
@@ -115,10 +130,13 @@ def fit(
 ) -> None:
     """Fit plans to a model: anchors and weights from a few full runs, judged on held-out prompts.
 
-    Full runs are made once for all budgets. A fit that was killed goes on where it stopped.
-    Under torchrun or accelerate launch the processes share the prompts.
+    Plans go into your plan store (tacache plans), where generate and accelerate find them. Full
+    runs are made once for all budgets. A fit that was killed goes on where it stopped. Under
+    torchrun or accelerate launch the processes share the prompts.
 
     [bold]Examples[/bold]
+
+    tacache fit tiny-flux
 
     tacache fit tiny-flux --fast -o tiny.plan.json
 
@@ -130,23 +148,17 @@ def fit(
 
     asked, arguments = load.checked(model), hosts.call_arguments(model, call)
     budgets = _budgets(evaluations, speedup, psnr, hosts.steps_of(model, arguments))
-    texts = read_prompts(hosts.prompts_of(model, runs.prompts))
-    texts = texts[: runs.count or (FAST if fast or search.target == "flow" else COUNT)]
-    target = out or Path(Path(model).name + (".plan.json" if len(budgets) == 1 else "-plans"))
-    alone = len(budgets) == 1 and psnr is None
-    if alone:
-        Plan.check_target(target)
-    else:
-        check_folder(target)
-    kept = target.with_name(f"{target.name}.runs")
-    work = {**search.work(runs, fast), "evaluations": budgets, "resume": kept}
-    plans = hosts.fit_plans(model, asked, texts, arguments, progress=not as_json, **work)
+    texts = runs.texts(model, FAST if fast or search.target == "flow" else COUNT)
+    place = Place(out, len(budgets) == 1 and psnr is None).checked()
+    work = {**search.work(runs, fast), "evaluations": budgets}
+    kept = place.kept(model, [asked, texts, arguments, work])
+    work |= {"resume": kept, "progress": not as_json}
+    plans = hosts.fit_plans(model, asked, texts, arguments, **work)
     first = Processes.current().rank == 0
-    if first:
-        _save(plans, target, alone)
+    saved = place.save(plans) if first else []
     hosts.forget_runs(kept, budgets)
     if first:
-        _tell(plans, target, psnr, as_json)
+        _tell(plans, place, saved, psnr, as_json)
 
 
 def _budgets(
@@ -170,48 +182,34 @@ def _budgets(
     return [budget for budget in wanted if budget <= steps]
 
 
-def _save(plans: Sequence[Plan], target: Path, alone: bool) -> None:
-    """Save one plan as a file, or several in a folder with their frontier."""
-    if alone:
-        plans[0].save(target)
-        return
-    for plan in plans:
-        plan.save(target / _name_of(plan))
-    _frontier(plans).save(target / "frontier.json")
-
-
-def _tell(plans: Sequence[Plan], target: Path, psnr: float | None, as_json: bool) -> None:
+def _tell(
+    plans: Sequence[Plan], place: Place, saved: Sequence[Stored], psnr: float | None, as_json: bool
+) -> None:
     """Print what was written, and which plan reaches the wanted PSNR; raise if none does."""
-    if target.is_file():
-        return _say(plans[0], target, as_json)
-    frontier, missed = _frontier(plans), None
+    facts: dict[str, Any] = {"stored": [one.name for one in saved]}
+    if place.alone:
+        facts["file"] = str(place.out or saved[0].path)
+        return _say(plans[0], facts, place.where(saved), as_json)
+    frontier, missed = frontier_of(plans, place.names(plans, saved)), None
     try:
         chosen = None if psnr is None else frontier.for_psnr(psnr)
     except PlanError as error:
         chosen, missed = None, error
     if as_json:
-        facts: dict[str, Any] = {"folder": str(target), **frontier.model_dump()}
+        facts |= {"folder": str(place.out or place.store.folder), **frontier.model_dump()}
         print_json(facts if chosen is None else {**facts, "chosen": chosen.plan})
     else:
         show(frontier_view(frontier))
-        say(f"Written to {target}/")
+        say(place.where(saved))
     if missed is not None:
         raise missed
     if chosen is not None and not as_json:
-        say(f"{psnr:g} dB: {target / chosen.plan}, {chosen.evaluations} evaluations")
+        named = chosen.plan if place.out is None else place.out / chosen.plan
+        say(f"{psnr:g} dB: {named}, {chosen.evaluations} evaluations")
 
 
-def _frontier(plans: Sequence[Plan]) -> Frontier:
-    return Frontier(points=tuple(point_of(plan, _name_of(plan)) for plan in plans))
-
-
-def _name_of(plan: Plan) -> str:
-    return f"{plan.evaluations}.plan.json"
-
-
-def _say(plan: Plan, target: Path, as_json: bool) -> None:
+def _say(plan: Plan, facts: dict[str, Any], where: str, as_json: bool) -> None:
     if as_json:
-        print_json({"file": str(target), **plan.model_dump()})
-    else:
-        show(plan_view(plan))
-        say(f"Written to {target}")
+        return print_json({**facts, **plan.model_dump()})
+    show(plan_view(plan))
+    say(where)

@@ -26,15 +26,19 @@ from tacache.cli.options import (
 )
 from tacache.cli.printing import print_json, say, show, tell
 from tacache.cli.render import profile_view
+from tacache.cli.stored import named_plan
 from tacache.errors import TACacheError
 from tacache.host import Request
+from tacache.host.accelerating import wish_of
 from tacache.models import EMBEDDED
-from tacache.plan import Plan
 from tacache.profile import Profile
 from tacache.prompts import read_prompts
 
-NOTHING_TO_COMPARE = "--compare sets a plan against full steps: give --plan"
-ALL_STEPS = "No plan is given, so every step is evaluated; --plan FILE makes this faster."
+NOTHING_TO_COMPARE = "--compare sets a plan against full steps: give --plan or --speedup"
+ALL_STEPS = (
+    "No plan is given, so every step is evaluated: --speedup 4 makes this faster at once, and "
+    "--plan follows a plan."
+)
 
 
 def calibrate(
@@ -97,14 +101,54 @@ class Drawn:
     """Which prompts are drawn, and how often."""
 
     PANEL: ClassVar = SAMPLES
+    prompts: Annotated[
+        str | None, typer.Option(help=f"{PROMPTS_HELP} These two draw their test set by default.")
+    ] = None
     count: Count = None
     number: Annotated[int, typer.Option("-n", min=1, help="Outputs for each prompt.")] = 1
     seed: FirstSeed = 0
+
+    def texts(self, model: str, given: list[str] | None) -> list[str]:
+        """Return the given prompts and those of a set; a model that ships has a set of its own."""
+        source = self.prompts
+        if not given and source is None and model in EMBEDDED:
+            source = "test"
+        found = read_prompts(hosts.prompts_of(model, source)) if source else []
+        texts = [*(given or []), *found][: self.count]
+        if not texts:
+            raise TACacheError("there is nothing to generate: give --prompt or --prompts")
+        return texts
 
     def jobs(self, texts: Sequence[str]) -> list[tuple[int, str, int]]:
         """Return the number, the prompt and the seed of every output."""
         seeds = range(self.seed, self.seed + self.number)
         return [(i, text, seed) for i, text in enumerate(texts) for seed in seeds]
+
+
+@dataclass(frozen=True)
+class Faster:
+    """How much faster, by which plan, and whether a better one is learned on the way."""
+
+    PANEL: ClassVar = "How it gets faster"
+    evaluations: Annotated[
+        int | None, typer.Option(min=1, help="In place of --speedup: evaluations of one run.")
+    ] = None
+    learn: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Run the first LEARN outputs in full, fit a plan to them and store it, such as 8.",
+        ),
+    ] = 0
+
+    def wish(self, speedup: float | None, plan: str | None) -> dict[str, Any] | None:
+        """Return what is asked of `accelerate`; None where no more than a plan is given."""
+        if speedup is None and self.evaluations is None and not self.learn:
+            return None
+        if plan is not None:
+            raise TACacheError("--plan has its own evaluations: leave --speedup and the like out")
+        wish_of(speedup, self.evaluations, self.learn, None)  # refuses before a model is loaded
+        return {"speedup": speedup, "evaluations": self.evaluations, "learn": self.learn}
 
 
 @dataclass(frozen=True)
@@ -118,66 +162,66 @@ class Clips:
         typer.Option(min=1, help="Frames a second of a clip (default: the model's, or 16)."),
     ] = None
 
+    def kind(self, model: str) -> tuple[str, int]:
+        """Return the suffix of clips and their frames a second."""
+        return ".gif" if self.gif else ".mp4", hosts.clip_rate(model, self.fps)
+
 
 def generate(
     model: Model,
     *,
-    plan: Annotated[
-        Path | None,
-        typer.Option(
-            help="A plan file. Without one a pipeline follows the plan it was saved with, and "
-            "else runs all steps."
-        ),
+    speedup: Annotated[
+        float | None,
+        typer.Option(help="Such as 4: by a stored plan that fits, else by an instant one."),
     ] = None,
     prompt: Annotated[
         list[str] | None, typer.Option(help='A prompt, such as "a red fox"; may be repeated.')
     ] = None,
-    prompts: Annotated[
-        str | None, typer.Option(help=f"{PROMPTS_HELP} These two draw their test set by default.")
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|NAME",
+            help="Follow this plan: a file, or its name in tacache plans. Without one a pipeline "
+            "follows the plan it was saved with, and else runs all steps.",
+        ),
     ] = None,
     compare: Annotated[
         bool, typer.Option(help="Also run full steps; write them beside, with PSNR and times.")
     ] = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for files.")] = Path("out"),
+    faster: Faster,
     drawn: Drawn,
     call: Call,
     load: Load,
     clips: Clips,
     as_json: Json = False,
 ) -> None:
-    """Generate pictures or clips, with the arguments that the plan was calibrated with.
+    """Generate pictures or clips, several times faster, with the model's or the plan's arguments.
 
     [bold]Examples[/bold]
 
-    tacache generate tiny-flux --plan tiny.plan.json --prompt "a red apple"
+    tacache generate tiny-flux --speedup 4 --prompt "a red apple"
 
-    tacache generate black-forest-labs/FLUX.1-dev --plan flux.plan.json --prompt "a red fox" -n 4
+    tacache generate black-forest-labs/FLUX.1-dev --speedup 4 --learn 8 --prompts mine.txt
 
     tacache generate ./my-model --plan m.plan.json --prompts test --compare -o compared
     """
-    asked, texts = load.checked(model), _texts(model, prompt, prompts)[: drawn.count]
-    if not texts:
-        raise TACacheError("there is nothing to generate: give --prompt or --prompts")
+    asked, texts = load.checked(model), drawn.texts(model, prompt)
     check_folder(out)
-    followed = None if plan is None else Plan.load(plan)
-    if compare and followed is None and not hosts.may_carry_plan(model):
+    wish = faster.wish(speedup, plan)
+    followed = None if plan is None else named_plan(plan)
+    if compare and followed is None and wish is None and not hosts.may_carry_plan(model):
         raise TACacheError(NOTHING_TO_COMPARE)
     arguments = hosts.call_arguments(model, call, followed)
     host = hosts.load(model, asked, bars=not as_json)
-    if followed is None and not hosts.carries_plan(host):
+    if wish is not None:
+        hosts.accelerate(model, host, wish)
+    elif followed is None and not hosts.carries_plan(host):
         _say_all_steps(compare, as_json)
-    rate, suffix = hosts.clip_rate(model, clips.fps), ".gif" if clips.gif else ".mp4"
-    request = Request(followed, arguments, compare, suffix, rate)
+    request = Request(followed, arguments, compare, *clips.kind(model))
     with hosts.threads(model, host):
         make_one = hosts.generator(host, request, out, warming=texts[0] if compare else None)
         _generate_all(make_one, drawn.jobs(texts), as_json)
-
-
-def _texts(model: str, prompt: list[str] | None, prompts: str | None) -> list[str]:
-    """Return the prompts themselves and those of a set; a model that ships has a set of its own."""
-    if not prompt and prompts is None and model in EMBEDDED:
-        prompts = "test"
-    return [*(prompt or []), *(read_prompts(hosts.prompts_of(model, prompts)) if prompts else [])]
 
 
 def _say_all_steps(compare: bool, as_json: bool) -> None:

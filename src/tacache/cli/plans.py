@@ -10,6 +10,7 @@ from tacache.cli.options import Json
 from tacache.cli.printing import print_json, say
 from tacache.cli.printing import show as show_view
 from tacache.cli.render import plan_view, profile_view
+from tacache.cli.stored import named_plan
 from tacache.errors import TACacheError
 from tacache.plan import Plan, make_plan
 from tacache.plots import plot_profile
@@ -19,6 +20,7 @@ from tacache.schedule import MAX_SKIP
 from tacache.storage import hub
 from tacache.storage.atomic import write_atomically
 from tacache.storage.reading import parse_json, read_bounded
+from tacache.storage.store import PlanStore
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ def plan(
 
 
 def push(
-    plan: Annotated[Path, typer.Argument(help="A plan file.", show_default=False)],
+    plan: Annotated[
+        str, typer.Argument(help="A plan file, or a plan's name in the store.", show_default=False)
+    ],
     repo: Annotated[str, typer.Argument(help="OWNER/NAME on the hub.", show_default=False)],
     name: Annotated[
         str | None, typer.Option(help="What to call it there (default: the file's name).")
@@ -97,8 +101,8 @@ def push(
 
     tacache plan push flux.plan.json me/flux-plans --name flux-13 --private
     """
-    pushed = Plan.load(plan)
-    file = (name or _stem(plan)).removesuffix(hub.SUFFIX) + hub.SUFFIX
+    pushed = named_plan(plan)
+    file = (name or _stem(Path(plan))).removesuffix(hub.SUFFIX) + hub.SUFFIX
     address, carded = hub.push(pushed, repo, file, private=private)
     if as_json:
         return print_json({"file": file, "commit": address, "card": carded})
@@ -110,26 +114,45 @@ def push(
 def pull(
     repo: Annotated[str, typer.Argument(help="OWNER/NAME on the hub.", show_default=False)],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The plan file (default: as it is called).")
+        Path | None, typer.Option("--out", "-o", help="Also write the plan to this file.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Which plan, where there are several.")] = None,
     evaluations: Annotated[int | None, typer.Option(help="The same, by its budget.")] = None,
     revision: Annotated[str | None, typer.Option(help="A branch, tag or commit.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a file or a stored plan that is there.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Get a plan from the hub.
+    """Get a plan from the hub into your plan store.
+
+    It is used unasked only where it was made for the very weights and settings of a call.
 
     [bold]Examples[/bold]
 
+    tacache plan pull me/flux-plans --evaluations 13
+
     tacache plan pull me/flux-plans --evaluations 13 -o flux.plan.json
     """
-    file, pulled = hub.pull(repo, name, evaluations=evaluations, revision=revision)
-    target = out or Path(Path(file).name)
-    if target.exists() and not force and target.read_bytes() != pulled.to_json().encode():
-        raise TACacheError(f"{target} is there and is another plan: give -o, or --force")
-    write_atomically(target, pulled.to_json())
-    _print_written(pulled, target, as_json)
+    _, pulled = hub.pull(repo, name, evaluations=evaluations, revision=revision)
+    text, store = pulled.to_json(), PlanStore()
+    if out is not None and out.exists() and not force and out.read_bytes() != text.encode():
+        raise TACacheError(f"{out} is there and is another plan: give another -o, or --force")
+    there = store.like(pulled)
+    if there is not None and there.plan != pulled and not force:
+        raise TACacheError(
+            f"the plan store has another plan for the same purpose, {there.name}: give --force to "
+            "replace it"
+        )
+    if out is not None:
+        write_atomically(out, text)
+    kept = store.put(pulled)
+    if as_json:
+        return print_json(
+            {"file": str(out or kept.path), "stored": kept.name, **_plan_facts(pulled)}
+        )
+    show_view(plan_view(pulled))
+    say((f"Written to {out}; in" if out else "In") + f" the plan store as {kept.name}")
 
 
 def show(

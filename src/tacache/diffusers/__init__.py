@@ -8,6 +8,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 
+from tacache.diffusers.accelerating import accelerate
 from tacache.diffusers.driving import drive
 from tacache.diffusers.host import applied, apply, remove
 from tacache.diffusers.pipeline import calibrate, fit_plan, fit_plans
@@ -22,6 +23,7 @@ __all__ = [
     "PlanDPMSolverMultistepScheduler",
     "PlanFlowMatchEulerDiscreteScheduler",
     "PlanUniPCMultistepScheduler",
+    "accelerate",
     "applied",
     "apply",
     "calibrate",

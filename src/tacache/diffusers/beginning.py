@@ -67,16 +67,19 @@ class BeginsRun:
         start = start_step(call.pipeline, len(times) - 1, self.said.strength)
         breaks = {*run_breaks(call.pipeline, call.arguments), *(self.said.breaks or ())}
         plan = fit_to_run(self.plan, times, start)
-        plan = with_parts(plan, tuple(sorted(breaks, reverse=True)))
+        self._follow(with_parts(plan, tuple(sorted(breaks, reverse=True))), start, call.pipeline)
+
+    def _follow(self, plan: Plan, start: int, pipeline: Any) -> None:
+        """Show the pipeline the anchors of a plan that begins at step `start` of the full grid."""
         self._has_noise, self._is_told = start == 0, False
         self._stepper, self._start, self._begun = Stepper(plan), start, 0
         # A copy of a pipeline's scheduler may step something beside the latents (LTX2's audio).
-        own = getattr(call.pipeline, "scheduler", None)
+        own = getattr(pipeline, "scheduler", None)
         self._steps_latents = self._source is None or own is self
         anchors = [start + n for n in plan.anchors]
         with torch.inference_mode(False):  # a tensor made in that mode does not count its edits
             self._full = FullGrid(self.timesteps, self.sigmas.clone())
-            self.sigmas = self._full.sigmas[[*anchors, len(times) - 1]]
+            self.sigmas = self._full.sigmas[[*anchors, start + plan.steps]]
         self.timesteps = self._full.timesteps[anchors]
         self.num_inference_steps = len(anchors)
         self._sigmas_version = self.sigmas._version
@@ -114,6 +117,10 @@ class BeginsRun:
             return None
         self._is_told = True
         return tell_unfinished(self._stepper)
+
+    def leave(self) -> None:
+        """The pipeline gets its own scheduler back."""
+        self.tell_unfinished()
 
     def _check_begin(self, begin: int) -> None:
         """Refuse a start in mid-run: the pipeline would count its start in anchors."""

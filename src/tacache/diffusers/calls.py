@@ -65,6 +65,11 @@ def running_call(scheduler: Any) -> RunningCall:
     return replace(found, is_of_diffusers=False)
 
 
+def frame_runs(frame: types.FrameType, scheduler: Any) -> bool:
+    """Whether a pipeline with this scheduler is among the arguments of a frame."""
+    return _seen(frame, [scheduler])[0] is not None
+
+
 def _is_of_diffusers(pipeline: Any, frame: types.FrameType) -> bool:
     """Whether the code that runs the loop is that of diffusers, blocks included."""
     modules = [frame.f_globals.get("__name__", "")]

@@ -5,13 +5,19 @@ import logging
 from typing import Any
 
 import numpy as np
+from torch import nn
 
+from tacache.diffusers.guiders import enabled_guiders
 from tacache.errors import HostError
+from tacache.host.weights import fingerprint
 from tacache.plan import Plan
 from tacache.profile import Origin
 from tacache.storage.reading import parse_json
 
 logger = logging.getLogger("tacache.diffusers")
+
+# parts of a pipeline that velocities come from
+NETWORKS = ("transformer", "transformer_2", "unet", "prior", "controlnet")
 
 
 def check_host(pipe: Any, plan: Plan) -> None:
@@ -54,6 +60,7 @@ def describe(
     latent_shape: tuple[int, ...] | None = None,
     dtype: str | None = None,
     prompts: str | None = None,
+    negative: bool | None = None,
 ) -> Origin:
     """The fingerprint of a calibration run with the pipeline's own scheduler."""
     return Origin(
@@ -67,7 +74,56 @@ def describe(
         dtype=dtype,
         call=jsonable(call),
         prompts_sha256=prompts,
+        weights=weights_of(pipe),
+        negative=negative,
     )
+
+
+def running_origin(
+    pipe: Any,
+    scheduler: Any,
+    arguments: dict[str, Any],
+    *,
+    latent_shape: tuple[int, ...] | None = None,
+    dtype: str | None = None,
+) -> Origin:
+    """What a running call is, from all of its arguments; the plan store is asked with it.
+
+    `scheduler` is the pipeline's own, without a plan.
+    """
+    asked = {name: value for name, value in arguments.items() if isinstance(value, dict)}
+    return describe(
+        pipe,
+        scheduler,
+        asked | settings(arguments),
+        latent_shape=latent_shape,
+        dtype=dtype,
+        negative=has_negative(arguments),
+    )
+
+
+def has_negative(arguments: dict[str, Any]) -> bool:
+    """Whether a call has a negative prompt, as text or encoded."""
+    names = ("negative_prompt", "negative_prompt_embeds")
+    return any(arguments.get(name) is not None for name in names)
+
+
+def weights_of(pipe: Any) -> str | None:
+    """A fingerprint of the weights that velocities come from, with adapters and guiders.
+
+    None where they cannot be read, as with sequential offload.
+    """
+    parts = {name: getattr(pipe, name, None) for name in NETWORKS}
+    networks = {
+        name: getattr(part, "_orig_mod", part)
+        for name, part in parts.items()
+        if isinstance(part, nn.Module)
+    }
+    guiders = [
+        [type(one).__name__, jsonable(dict(getattr(one, "config", {})))]
+        for one in enabled_guiders(pipe)
+    ]
+    return fingerprint(networks, guiders)
 
 
 def settings(call: dict[str, Any]) -> dict[str, Any]:

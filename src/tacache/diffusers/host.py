@@ -4,6 +4,7 @@ import json
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from diffusers import ModularPipeline
@@ -16,7 +17,7 @@ from tacache.diffusers.flow import check_flow_scheduler
 from tacache.diffusers.matching import warn_of_solver
 from tacache.diffusers.schedulers import FollowsPlan, parent_class, plan_scheduler
 from tacache.errors import HostError
-from tacache.plan import Plan, check_plan
+from tacache.plan import Plan, as_plan
 
 OURS = ("plan", "strength", "breaks")  # what a scheduler with a plan adds to its configuration
 # A word in the name of a pipeline's class, or of a class it is derived from, and the reason.
@@ -31,12 +32,12 @@ REFUSED_PIPELINES = {
 
 def apply(
     pipe: Any,
-    plan: Plan,
+    plan: Plan | str | Path,
     *,
     strength: float | None = None,
     breaks: Iterable[float] | None = None,
 ) -> None:
-    """Make `pipe` follow `plan`: its scheduler becomes one that carries the plan.
+    """Make `pipe` follow `plan`, or that of a file: its scheduler becomes one that carries it.
 
     Nothing else of the pipeline changes; call it as before. `strength` is for image-to-image and
     its like: the plan starts at that noise level, and the pipeline is called with strength=1.0.
@@ -46,7 +47,7 @@ def apply(
     for noise) and with `breaks` the noise levels at which another expert or guidance takes over,
     () for none.
     """
-    check_plan(plan)
+    plan = as_plan(plan)
     said = _said(strength, breaks)
     plain = plain_scheduler(pipe)
     check_host(pipe, plan)
@@ -56,7 +57,7 @@ def apply(
     carrier = plan_scheduler(plain.__class__)
     scheduler = like(plain, carrier, plan=json.loads(plan.to_json()), **said._asdict())
     scheduler._plain, scheduler._applied_to = plain, weakref.ref(pipe)
-    _put(pipe, scheduler)
+    put(pipe, scheduler)
 
 
 def _said(strength: Any, breaks: Iterable[float] | None) -> Said:
@@ -71,17 +72,17 @@ def _said(strength: Any, breaks: Iterable[float] | None) -> Said:
 
 
 def remove(pipe: Any) -> None:
-    """Give the pipeline back the very scheduler object it had before `apply`."""
+    """Give the pipeline back the very scheduler object it had before `apply` or `accelerate`."""
     scheduler = getattr(pipe, "scheduler", None)
     if isinstance(scheduler, FollowsPlan):
-        scheduler.tell_unfinished()
-        _put(pipe, plain_scheduler(pipe))
+        scheduler.leave()
+        put(pipe, plain_scheduler(pipe))
 
 
 @contextmanager
 def applied(
     pipe: Any,
-    plan: Plan,
+    plan: Plan | str | Path,
     *,
     strength: float | None = None,
     breaks: Iterable[float] | None = None,
@@ -93,7 +94,7 @@ def applied(
     try:
         yield pipe
     finally:
-        _put(pipe, before)
+        put(pipe, before)
     scheduler.tell_unfinished()  # not where an error has ended the block
 
 
@@ -109,14 +110,14 @@ def check_finished(pipe: Any) -> None:
 def without_plan(pipe: Any) -> Iterator[Any]:
     """Full steps for the length of a `with` block, whatever plan the pipeline was saved with."""
     before = pipe.scheduler
-    _put(pipe, plain_scheduler(pipe))
+    put(pipe, plain_scheduler(pipe))
     try:
         yield pipe
     finally:
-        _put(pipe, before)
+        put(pipe, before)
 
 
-def _put(pipe: Any, scheduler: Any) -> None:
+def put(pipe: Any, scheduler: Any) -> None:
     """Make this the pipeline's scheduler, also in what a modular pipeline saves."""
     if isinstance(pipe, ModularPipeline):
         pipe.update_components(scheduler=scheduler)

@@ -7,21 +7,10 @@ from tacache.errors import HostError, printable
 from tacache.grid import same_grid
 from tacache.moving import can_move, from_step, moved_to, with_breaks
 from tacache.plan import Plan
+from tacache.storage.store import SOLVER_OPTIONS
 
 GUIDANCE = ("guidance_scale", "guidance_scale_2", "true_cfg_scale")
 GUIDANCE_TOLERANCE = 0.1  # of the fitted one, within which weights lose nothing to speak of
-
-# of a multistep scheduler's configuration, what its steps are made by
-SOLVER_OPTIONS = (
-    "solver_order",
-    "solver_type",
-    "algorithm_type",
-    "predict_x0",
-    "disable_corrector",
-    "lower_order_final",
-    "euler_at_final",
-    "final_sigmas_type",
-)
 
 
 def fit_to_run(plan: Plan, times: tuple[float, ...], start: int = 0) -> Plan:

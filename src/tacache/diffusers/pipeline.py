@@ -13,7 +13,7 @@ from torch import Tensor
 from tacache import host
 from tacache.diffusers.calls import as_number, can_start_midway
 from tacache.diffusers.driving import DrivenRun, drive
-from tacache.diffusers.fingerprint import describe, settings
+from tacache.diffusers.fingerprint import describe, has_negative, settings
 from tacache.diffusers.grids import on_grid
 from tacache.diffusers.host import applied, check_finished, plain_scheduler, without_plan
 from tacache.diffusers.recording import recording
@@ -159,6 +159,7 @@ class PipelineRun:
             self._call | settings(self.driven.call),
             latent_shape=tuple(noise.shape[1:]),
             dtype=str(noise.dtype).removeprefix("torch."),
+            negative=has_negative(self.driven.call),
         )
 
 
@@ -189,6 +190,10 @@ class PipelineHost:
                 "an interval leads is no sum of velocities and cannot be fitted: set "
                 "thresholding=False, or make the plan by a rule (calibrate, then make_plan)"
             )
+
+    def arguments(self, sample: Sample, call: Call) -> Call:
+        """What the pipeline is called with for one sample."""
+        return run_arguments([sample], call)
 
     @property
     def family(self) -> str:
@@ -228,6 +233,7 @@ class PipelineHost:
             call | settings(seen.call),
             latent_shape=tuple(v.shape[1:]),
             dtype=str(v.dtype).removeprefix("torch."),
+            negative=has_negative(seen.call),
         )
         return Profile.merge(walk.profile(origin, seen.breaks) for walk in seen.walks)
 
@@ -239,7 +245,7 @@ class PipelineHost:
         pipe, grid = self.pipe, None if times is None else as_times(times)
         if grid is not None:
             pipe, call = on_grid(pipe, grid), self.with_steps(call, len(grid) - 1)
-        arguments = run_arguments([sample], call)
+        arguments = self.arguments(sample, call)
         if call.get("output_type") != "latent":
             arguments = giving(pipe, "np", arguments)
         with drive(pipe, **arguments) as driven:
@@ -279,7 +285,7 @@ class PipelineHost:
     def draw(self, sample: Sample, call: Call) -> Pixels:
         """The picture or clip of a plain call."""
         check_call_names(self.pipe, call)
-        made = self.pipe(**giving(self.pipe, "np", run_arguments([sample], call)))
+        made = self.pipe(**giving(self.pipe, "np", self.arguments(sample, call)))
         check_finished(self.pipe)
         return pixels_of(made)
 

@@ -16,7 +16,7 @@ from tacache.fitting.lockstep import Reference
 from tacache.fitting.samples import Runs
 from tacache.fitting.walking import EulerWalk, Walk, walk_of
 from tacache.grid import break_steps
-from tacache.storage.atomic import unwritable, writing
+from tacache.storage.tensors import load_values, save_values
 from tacache.work.progress import track
 
 PROBES, PROBED = (0.1, 0.3, 0.55, 0.8), 4  # where, and on how many samples, growth is measured
@@ -77,7 +77,8 @@ def walked_in_full(
         velocities.append(v.cpu())
         states.append(x.cpu())
         if resume and (len(velocities) % KEEP_EVERY == 0 or len(velocities) == steps):
-            _keep(resume, runs, states, velocities)
+            walked = torch.stack(states), torch.stack(velocities)
+            keep_runs(resume, runs.job, runs.times, *walked)
     return torch.stack(states), torch.stack(velocities)
 
 
@@ -146,7 +147,7 @@ def _kept(path: Path | None, runs: Runs) -> tuple[list[Tensor], list[Tensor]]:
     if path is None or not path.exists():
         return [start], []
     try:
-        found = torch.load(path, weights_only=True)
+        found = load_values(path)
         same_job = found["times"] == list(runs.times) and found["job"] == runs.job
         states, velocities = list(found["states"]), list(found["velocities"])
         same_job = same_job and torch.equal(states[0], start)
@@ -162,15 +163,12 @@ def _kept(path: Path | None, runs: Runs) -> tuple[list[Tensor], list[Tensor]]:
     return states, velocities
 
 
-def _keep(path: Path, runs: Runs, states: Sequence[Tensor], velocities: Sequence[Tensor]) -> None:
-    """Write the runs as far as they are, in the place of what was kept before."""
-    walked = {"states": torch.stack(list(states)), "velocities": torch.stack(list(velocities))}
-    with writing(path) as draft, draft.open("wb") as file:
-        try:
-            torch.save({"job": runs.job, "times": list(runs.times), **walked}, file)
-        except RuntimeError as error:  # torch hides what the system said of a full disk behind it
-            said = error.__context__
-            raise unwritable(path, said if isinstance(said, OSError) else error) from error
+def keep_runs(
+    path: Path, job: str, times: Sequence[float], states: Tensor, velocities: Tensor
+) -> None:
+    """Write full runs as far as they are, in the place of what was kept before."""
+    walked = {"states": states, "velocities": velocities}
+    save_values(path, {"job": job, "times": list(times), **walked})
 
 
 def _growth(runs: Runs, states: Tensor, velocities: Tensor, progress: bool) -> list[float]:

@@ -222,13 +222,18 @@ def hold(
             )
         with ExitStack() as stack:
             held = _opened(stack, host, [samples[i] for i in numbers], call, progress)
-            job = job_key(host.identity(call), [(sample,) for sample in samples], call)
+            job = job_of(host, samples, call)
             yield HeldRuns(host, held, samples, numbers, group, call, job)
     except OtherProcessError:
         raise
     except Exception as error:
         group.exchange(Failure(f"process {processes.rank}: {error}"))
         raise
+
+
+def job_of(host: Host, samples: Sequence[Sample], call: Call) -> str:
+    """What the kept full runs of these samples belong to: files of other work have another."""
+    return job_key(host.identity(call), [(sample,) for sample in samples], call)
 
 
 def _opened(

@@ -30,7 +30,7 @@ the plan was fitted; a plan without them was not measured.
 {made}
 
 ```console
-$ tacache plan pull {repo} --evaluations {evaluations}
+$ tacache plan pull {repo} --evaluations {evaluations} -o {file}
 $ tacache generate {model} --plan {file} --prompt "..."
 ```
 """

@@ -13,7 +13,7 @@ def track(
 
     `at_most` says that the work may end before the last of them.
     """
-    if not show:
+    if not show or not items:
         return items
     return _shown(items, description, at_most)
 
