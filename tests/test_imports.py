@@ -28,6 +28,7 @@ LAYERS = {
     "host": {"host"},
     "hosts": {"kdiffusion", "diffusers", "bagel", "models"},
     "package": {""},
+    "serving": {"serving"},
     "lab": {"lab"},
     "commands": {"cli", "__main__"},
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """Continuous batching: requests with plans of their own share every evaluation of one model."""
 
 import copy
-import logging
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -11,6 +11,7 @@ from typing import Any
 
 from typing_extensions import Self
 
+from tacache.diffusers.calls import as_number, can_start_midway
 from tacache.diffusers.host import apply, plain_scheduler
 from tacache.errors import HostError
 from tacache.plan import Plan
@@ -18,8 +19,8 @@ from tacache.serving.load import finish_times
 from tacache.serving.standing import StandIn, locked
 from tacache.serving.waves import Cancelled, Waves
 
-logger = logging.getLogger("tacache.serving")
 DENOISERS = ("transformer", "transformer_2", "unet", "prior")
+STEPS = 50  # of a call that does not say how many
 Adapters = tuple[tuple[str, float], ...]
 
 
@@ -31,6 +32,9 @@ class Request:
         self.is_cancelled = False
         self.calls = 0  # of the denoiser, one or two an evaluation
         self.rows = 1
+        plan = getattr(pipe.scheduler, "plan", None)
+        steps = call.get("num_inference_steps", STEPS)
+        self._left = int(steps if plan is None else plan.evaluations)
         self._future: Future[Any] = Future()
 
     def result(self, timeout: float | None = None) -> Any:
@@ -56,16 +60,17 @@ class Request:
     @property
     def remaining(self) -> int:
         """How many evaluations are still to be made: exact, since the plan says it."""
-        if self.is_done:
-            return 0
+        if not self.is_done:
+            self._left = min(self._left, self._counted())
+        return 0 if self.is_done else self._left
+
+    def _counted(self) -> int:
+        """What is left by the scheduler, or by the plan while the run has not begun."""
         scheduler = self.pipe.scheduler
-        plan = getattr(scheduler, "plan", None)
         if getattr(scheduler, "num_inference_steps", None) is not None:
             first = int(getattr(scheduler, "begin_index", 0) or 0)
             return max(0, len(scheduler.timesteps) - first - self.evaluated)
-        if plan is not None:
-            return int(plan.evaluations)
-        return int(self.call.get("num_inference_steps", 50))
+        return self._left
 
     @property
     def calls_each(self) -> int:
@@ -105,18 +110,18 @@ class Batcher:
         self,
         *,
         plan: Plan | None = None,
-        strength: float | None = None,
         adapters: Sequence[tuple[str, float]] | None = None,
         **call: Any,
     ) -> Request:
         """Take on one call of the pipeline, which follows `plan`; None runs all its steps.
 
-        `strength` is that of `apply`. `adapters` are names and weights of LoRA adapters that were
-        loaded before; requests with other ones share no wave. The rest are the arguments of the
-        call. What cannot be run is refused here, before it waits.
+        `adapters` are names and weights of LoRA adapters that were loaded before; requests with
+        other ones share no wave. The rest are the arguments of the call, a `strength` among them
+        where it starts from a picture. A plan for another model is refused here, before it waits.
         """
         named = None if adapters is None else tuple((name, float(w)) for name, w in adapters)
-        request = Request(self._copy(plan, strength), call, named)
+        copied, call = self._following(plan, call)
+        request = Request(copied, call, named)
         request.pipe.__dict__.update(self._stand_ins(request))
         with self._lock:
             if not self._is_open:
@@ -184,14 +189,16 @@ class Batcher:
     ) -> None:
         self.close(finish=error is None)
 
-    def _copy(self, plan: Plan | None, strength: float | None) -> Any:
-        """The pipeline with a scheduler of its own."""
+    def _following(self, plan: Plan | None, call: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The pipeline with a scheduler of its own that carries the plan, and the call to make."""
         copied = copy.copy(self.pipe)
         copied.__dict__["scheduler"] = copy.deepcopy(plain_scheduler(self.pipe))
         copied._progress_bar_config = {"disable": True}
-        if plan is not None:
-            apply(copied, plan, strength=strength)
-        return copied
+        if plan is None:
+            return copied, call
+        strength = as_number(call.get("strength")) if can_start_midway(copied) else None
+        apply(copied, plan, strength=strength)
+        return copied, call if strength is None else {**call, "strength": 1.0}
 
     def _stand_ins(self, request: Request) -> dict[str, Any]:
         """What stands in the request's pipeline for the parts it shares with others."""
@@ -202,29 +209,19 @@ class Batcher:
             if name in DENOISERS:
                 found[name] = StandIn(part, {"__call__": self._evaluating(request, part)})
             elif name == "vae":
-                found[name] = StandIn(
-                    part,
-                    {
-                        "decode": self._asking(request, part.decode),
-                        "encode": self._asking(request, part.encode),
-                    },
-                )
+                decode = functools.partial(self._waves.ask, request, part.decode)
+                encode = functools.partial(self._waves.ask_alone, request, part.encode)
+                found[name] = StandIn(part, {"decode": decode, "encode": encode})
             elif name.startswith(("tokenizer", "text_encoder", "image_encoder", "processor")):
                 found[name] = locked(part, self._encoding)
         return found
 
     def _evaluating(self, request: Request, network: Any) -> Callable[..., Any]:
-        forward = network.__call__ if not hasattr(network, "forward") else _forward_of(network)
+        forward = _forward_of(network)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             request.calls += 1
             return self._waves.evaluate(request, forward, *args, **kwargs)
-
-        return call
-
-    def _asking(self, request: Request, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self._waves.ask(request, function, *args, **kwargs)
 
         return call
 
@@ -264,7 +261,6 @@ class Batcher:
 
 def _forward_of(network: Any) -> Callable[..., Any]:
     """The network's call with the signature of its `forward`, by which arguments are named."""
-    import functools
 
     @functools.wraps(network.forward)
     def forward(*args: Any, **kwargs: Any) -> Any:

@@ -38,6 +38,7 @@ class Digests:
         """A hash of the tensor's content; None where it is too large to be read."""
         if tensor.numel() > LARGEST_DIGEST:
             return None
+        digest: str
         version, digest = self._known.get(tensor, (-1, ""))
         if version != tensor._version:
             plain = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
@@ -76,7 +77,7 @@ def joined(calls: Sequence[JoinableCall]) -> dict[str, Any]:
 def parted(result: Any, rows: Sequence[int]) -> list[Any]:
     """What each of the calls would have returned, from what the one call did."""
     if isinstance(result, Tensor):
-        return list(result.split(list(rows)))
+        return list(torch.split(result, list(rows)))
     if isinstance(result, tuple):
         columns = [parted(one, rows) for one in result]
         return [tuple(column[i] for column in columns) for i in range(len(rows))]

@@ -52,7 +52,7 @@ def finish_times(
     ends = [0.0] * len(left)
     order = [i for i, n in enumerate(left) if n > 0]
     while order:
-        chosen, total = [], 0
+        chosen, total = list[int](), 0
         for i in order:
             if chosen and total + rows[i] > most:
                 continue

@@ -14,7 +14,7 @@ class StandIn:
     def __init__(self, real: Any, methods: dict[str, Callable[..., Any]]) -> None:
         self.__dict__.update(_orig_mod=real, _methods=methods)
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return type(self._orig_mod)
 
@@ -26,6 +26,7 @@ class StandIn:
         setattr(self.__dict__["_orig_mod"], name, value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the method that replaces the real object's call returns."""
         return self.__dict__["_methods"]["__call__"](*args, **kwargs)
 
 

@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of joined results to singl
 CLOSE_IN_HALF = 0.05
 
 
-class Cancelled(TACacheError):
+class Cancelled(TACacheError):  # noqa: N818 - not a mistake of anybody
     """The request was cancelled before it was finished."""
 
 
@@ -75,9 +76,15 @@ class Waves:
         """What the function returns, which is called in a wave; called from a request's thread."""
         return self._asked(Ask(joinable(function, args, kwargs, self._digests), request))
 
+    def ask_alone(self, request: Any, function: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+        """`ask` for what shares no wave."""
+        return self._asked(Ask(JoinableCall(partial(function, *args), kw, 1, None), request))
+
     def evaluate(self, request: Any, function: Callable[..., Any], *args: Any, **kw: Any) -> Any:
         """`ask` for an evaluation of the denoiser, whose time counts."""
-        return self._asked(Ask(joinable(function, args, kw, self._digests), request, True))
+        call = joinable(function, args, kw, self._digests)
+        request.rows = call.rows
+        return self._asked(Ask(call, request, True))
 
     def _asked(self, asked: Ask) -> Any:
         request = asked.request
@@ -136,7 +143,7 @@ class Waves:
     def _wait_for(self, wave: Sequence[Ask]) -> float:
         """Seconds until this wave starts: none where it is full or nobody else can come."""
         full = sum(ask.call.rows for ask in wave) >= self.max_rows
-        if full or len(self._pending) >= self._active():
+        if full or _is_alone(wave[0], self._alone) or len(self._pending) >= self._active():
             return 0.0
         return self.max_wait_s - (time.monotonic() - wave[0].since)
 
@@ -222,8 +229,12 @@ def _wave_of(pending: Sequence[Ask], most: int, alone: set[Hashable]) -> list[As
 
 def _group(ask: Ask, alone: set[Hashable]) -> Hashable:
     """What asks of one wave have in common."""
-    is_alone = ask.call.key is None or ask.call.key in alone
-    return id(ask) if is_alone else (ask.call.key, ask.request.adapters)
+    return id(ask) if _is_alone(ask, alone) else (ask.call.key, ask.request.adapters)
+
+
+def _is_alone(ask: Ask, alone: set[Hashable]) -> bool:
+    """Whether an ask shares no wave: it cannot be compared, or joining it went wrong before."""
+    return ask.call.key is None or ask.call.key in alone
 
 
 def _tensors(result: Any) -> list[Tensor]:

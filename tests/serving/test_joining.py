@@ -1,0 +1,79 @@
+"""Which calls may share a batch; joined and parted again they are what they were."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from tacache.serving.joining import Digests, joinable, joined, parted
+
+
+def network(hidden_states, timestep, txt_ids=None, attention_kwargs=None, img_shapes=None):
+    return hidden_states
+
+
+def call(rows=1, width=3, digests=None, **more):
+    arguments = {"hidden_states": torch.rand(rows, width), "timestep": torch.rand(rows), **more}
+    return joinable(network, (), arguments, digests or Digests())
+
+
+def test_calls_of_other_rows_have_equal_keys():
+    assert call(1).key == call(4).key
+    assert call(4).rows == 4
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"width": 3}, {"width": 4}),
+        ({"attention_kwargs": None}, {"attention_kwargs": {"scale": 0.5}}),
+        ({"txt_ids": torch.zeros(5, 3)}, {"txt_ids": torch.ones(5, 3)}),
+        ({"txt_ids": torch.zeros(5, 3)}, {"txt_ids": torch.zeros(6, 3)}),
+        ({"img_shapes": [(1, 2, 2)]}, {"img_shapes": [(1, 4, 4)]}),
+    ],
+)
+def test_calls_that_differ_beside_their_rows_are_not_joined(one, other):
+    assert call(**one).key != call(**other).key
+
+
+def test_equal_positions_of_two_requests_are_the_same():
+    assert call(txt_ids=torch.zeros(5, 3)).key == call(txt_ids=torch.zeros(5, 3)).key
+
+
+def test_positions_are_not_rows_where_there_happen_to_be_as_many():
+    calls = [call(5, txt_ids=torch.zeros(5, 3)) for _ in range(2)]
+    assert joined(calls)["txt_ids"].shape == (5, 3)
+    assert joined(calls)["hidden_states"].shape == (10, 3)
+
+
+def test_a_changed_tensor_is_read_again():
+    digests, ids = Digests(), torch.zeros(5, 3)
+    before = call(txt_ids=ids, digests=digests).key
+    ids += 1
+    assert call(txt_ids=ids, digests=digests).key != before
+
+
+@pytest.mark.parametrize("unknown", [object(), [torch.zeros(1)], {"image": torch.rand(2, 3)}])
+def test_what_cannot_be_compared_is_called_alone(unknown):
+    assert call(2, attention_kwargs=unknown).key is None
+
+
+def test_joined_calls_part_again():
+    calls = [call(rows, img_shapes=[(1, 2, 2)] * rows) for rows in (1, 2, 3)]
+    whole = joined(calls)
+    assert whole["img_shapes"] == [(1, 2, 2)] * 6
+    for ours, one in zip(parted(whole["hidden_states"], [1, 2, 3]), calls, strict=True):
+        assert torch.equal(ours, one.arguments["hidden_states"])
+
+
+def test_results_of_every_kind_part_by_rows():
+    @dataclass
+    class Output:
+        sample: torch.Tensor
+        extra: None = None
+
+    x = torch.arange(6.0).reshape(3, 2)
+    assert [one[0].shape for one in parted((x,), [1, 2])] == [(1, 2), (2, 2)]
+    assert torch.equal(parted(Output(x), [1, 2])[1].sample, x[1:])
+    with pytest.raises(TypeError, match="str cannot be parted"):
+        parted("text", [1])

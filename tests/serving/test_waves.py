@@ -1,0 +1,154 @@
+"""Waves answer everybody, whatever fails; nothing waits for ever."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tacache.serving.waves import Cancelled, Waves
+
+
+def request(**fields):
+    return SimpleNamespace(**{"is_cancelled": False, "adapters": None, **fields})
+
+
+def negated(x):
+    return -x
+
+
+@pytest.fixture
+def waves():
+    made = []
+
+    def make(active=2, max_rows=8, max_wait_s=5.0, switch=lambda adapters: None):
+        made.append(
+            Waves(max_rows=max_rows, max_wait_s=max_wait_s, active=lambda: active, switch=switch)
+        )
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def asked(waves, function, inputs, requests=None):
+    """What everybody gets who asks at the same time; errors are values."""
+
+    def ask(x, by):
+        try:
+            return waves.evaluate(by, function, x)
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(len(inputs)) as pool:
+        return list(pool.map(ask, inputs, requests or [request() for _ in inputs]))
+
+
+def test_two_who_wait_share_one_wave_and_get_their_own(waves):
+    sizes = []
+
+    def double(x):
+        sizes.append(len(x))
+        return 2 * x
+
+    one = waves()
+    found = asked(one, double, [torch.ones(1, 2), torch.full((1, 2), 5.0)])
+    assert [float(x[0, 0]) for x in found] == [2.0, 10.0]
+    assert sizes[0] == 2  # and once alone, to see that joining changes nothing
+    assert (one.made, one.rows) == (1, 2)
+
+
+def test_a_full_wave_does_not_wait_for_others(waves):
+    started = time.monotonic()
+    found = asked(waves(active=3, max_rows=2, max_wait_s=30.0), negated, [torch.ones(2, 1)])
+    assert float(found[0].sum()) == -2
+    assert time.monotonic() - started < 10
+
+
+def test_one_who_waits_too_long_goes_alone(waves):
+    assert float(asked(waves(active=5, max_wait_s=0.05), negated, [torch.ones(1)])[0]) == -1
+
+
+def test_where_joining_changes_a_result_it_is_given_up(waves, caplog):
+    def centred(x):
+        return x - x.mean(0)
+
+    one = waves()
+    for _ in range(2):
+        found = asked(one, centred, [torch.ones(1, 2), torch.full((1, 2), 3.0)])
+        assert [float(x.abs().max()) for x in found] == [0.0, 0.0]
+    assert caplog.text.count("differ from single ones") == 1
+
+
+def test_an_error_of_one_stays_its_own(waves):
+    def positive(x):
+        if (x < 0).any():
+            raise ValueError("a negative number")
+        return x
+
+    good, bad = asked(waves(), positive, [torch.ones(1, 2), -torch.ones(1, 2)])
+    assert torch.equal(good, torch.ones(1, 2))
+    assert isinstance(bad, ValueError)
+
+
+def test_where_memory_ends_waves_are_halved_from_then_on(waves, caplog):
+    def small(x):
+        if len(x) > 2:
+            raise torch.OutOfMemoryError("no memory")
+        return x + 1
+
+    one = waves(active=4)
+    found = asked(one, small, [torch.full((1, 1), float(i)) for i in range(4)])
+    assert [float(x) for x in found] == [1.0, 2.0, 3.0, 4.0]
+    assert one.max_rows == 2
+    assert "at most 2" in caplog.text
+
+
+def test_memory_that_is_too_small_for_one_is_an_error(waves):
+    def never(x):
+        raise torch.OutOfMemoryError("no memory")
+
+    found = asked(waves(active=1), never, [torch.ones(1)])[0]
+    assert isinstance(found, torch.OutOfMemoryError)
+
+
+def test_other_adapters_share_no_wave(waves):
+    switched, sizes = [], []
+
+    def count(x):
+        sizes.append(len(x))
+        return x
+
+    who = [request(adapters=(("a", 1.0),)), request(adapters=(("b", 1.0),))]
+    asked(
+        waves(max_wait_s=0.05, switch=switched.append),
+        count,
+        [torch.ones(1, 2), torch.ones(1, 2)],
+        who,
+    )
+    assert sizes == [1, 1]
+    assert sorted(switched) == [(("a", 1.0),), (("b", 1.0),)]
+
+
+def test_a_cancelled_request_is_let_go_at_once(waves):
+    one, by = waves(active=2, max_wait_s=60.0), request()
+
+    def cancel():
+        by.is_cancelled = True
+        one.notice()
+
+    timer = threading.Timer(0.1, cancel)
+    timer.start()
+    assert isinstance(asked(one, negated, [torch.ones(1)], [by])[0], Cancelled)
+    assert isinstance(asked(one, negated, [torch.ones(1)], [by])[0], Cancelled)
+
+
+def test_closing_tells_those_who_wait(waves):
+    one = waves(active=2, max_wait_s=60.0)
+    timer = threading.Timer(0.1, one.close)
+    timer.start()
+    assert isinstance(asked(one, negated, [torch.ones(1)])[0], Cancelled)
+    assert isinstance(asked(one, negated, [torch.ones(1)])[0], Cancelled)
