@@ -20,13 +20,17 @@ from tacache.cli.models import calibrate, generate
 from tacache.cli.plans import plan, pull, push, show
 from tacache.cli.printing import say, tell
 from tacache.cli.report import report
+from tacache.cli.serve import serve
 from tacache.errors import TACacheError
 
 # The base of what typer raises on wrong options; it is not among typer's public names.
 UsageError: Any = typer.BadParameter.__mro__[1]
 
 # missing module -> the extra that brings it
-EXTRAS = dict.fromkeys(("diffusers", "transformers", "PIL", "huggingface_hub"), "diffusers")
+EXTRAS = {
+    **dict.fromkeys(("diffusers", "transformers", "PIL", "huggingface_hub"), "diffusers"),
+    **dict.fromkeys(("fastapi", "prometheus_client", "ray", "starlette", "uvicorn"), "serve"),
+}
 
 
 class Commands(TyperGroup):
@@ -123,7 +127,7 @@ def options(
     """Read the options that stand before a command."""
 
 
-for command in (demo, calibrate, plan, fit, show, generate, bench, export, report):
+for command in (demo, calibrate, plan, fit, show, generate, serve, bench, export, report):
     app.command()(grouped(command))
 app.command("plan push")(grouped(push))
 app.command("plan pull")(grouped(pull))
