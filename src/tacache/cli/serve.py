@@ -1,6 +1,7 @@
 """`tacache serve`: a model behind HTTP."""
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -108,7 +109,7 @@ def serve(
     """
     import_server()
     from tacache.serving.app import make_app
-    from tacache.serving.running import bound, check_address, run_app
+    from tacache.serving.running import bound, check_address, opened, run_app
 
     asked, keys, limits = load.checked(model), served.keys(), served.limits()
     where.check()
@@ -119,7 +120,8 @@ def serve(
     with bound(host, port) as listening:
         backend = _backend(model, asked, where, {**made_by, "limits": limits, "drain_s": drain})
         app = make_app(backend, model, limits=limits, keys=keys, makes_clips=clips)
-        say(f"{model} is served at http://{host}:{listening.getsockname()[1]}")
+        say(f"{model} is served at {opened(listening)}")
+        sys.stdout.flush()
         run_app(app, listening, drain_s=drain)
     tell("tacache: stopped")
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError, WorkerCrashedE
 from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
 
 from tacache.errors import HostError, first_line
+from tacache.serving.cluster import join
 from tacache.serving.loading import ModelSource
 from tacache.serving.requests import Refused, Wanted
 from tacache.serving.scaling import QUEUED, ByEvaluations
@@ -177,18 +177,6 @@ class RayBackend:
             ray.shutdown()
         else:
             serve.delete(NAME)
-
-
-def join(address: str | None, *, dashboard: bool = False) -> None:
-    """Start Ray on this machine or join a cluster; it tells nobody about its use."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if ray.is_initialized():
-        return
-    more = {} if address is not None else {"include_dashboard": dashboard}
-    try:
-        ray.init(address=address, logging_level=logging.WARNING, log_to_driver=False, **more)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise HostError(f"Ray cannot be started or joined: {first_line(error)}") from error
 
 
 def _refusal(error: Exception) -> Refused:

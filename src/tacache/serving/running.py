@@ -36,6 +36,13 @@ def bound(host: str, port: int) -> socket.socket:
     return made
 
 
+def opened(listening: socket.socket) -> str:
+    """Let clients connect, and return the address for them: who comes early waits a moment."""
+    listening.listen(2048)
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def run_app(app: Any, listening: socket.socket, *, drain_s: float) -> None:
     """Serve until SIGTERM or SIGINT; then take on nothing more and finish what there is.
 
