@@ -9,7 +9,7 @@ READY := $(VENV)/.dev
 # A released CPU build where one is offered; the newest torch would bring gigabytes of CUDA.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test quick lint types unit upstream format clean
+.PHONY: demo test quick lint types unit upstream soak format clean
 
 demo: $(DEMO)
 	$(BIN)/tacache demo
@@ -33,6 +33,11 @@ unit: $(READY)
 # Do the stand-ins of BAGEL and ComfyUI still have the surface of the real code?
 upstream: $(READY)
 	BAGEL_PATH="$(BAGEL_PATH)" COMFYUI_PATH="$(COMFYUI_PATH)" $(BIN)/python -m tests.upstream
+
+# Random clients on one server: memory and threads must not grow, every picture must be right.
+MINUTES ?= 30
+soak: $(READY)
+	$(BIN)/python -m tests.soak $(MINUTES)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

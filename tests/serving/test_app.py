@@ -7,11 +7,10 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from serving.support import GENERATIONS, served, until
-
 from tacache.serving.app import make_app
 from tacache.serving.requests import Limits, Refused
 from tacache.serving.worker import Output, Progress
+from tests.serving.support import GENERATIONS, served, until
 
 PICTURE = b"\x89PNG"
 

@@ -9,12 +9,20 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from serving.support import CALL, GENERATIONS, STEPS, Client, drawn, same_picture, served, until
-
 from tacache.instant import instant_plan
 from tacache.serving.app import make_app
 from tacache.serving.backend import LocalBackend
 from tacache.serving.worker import Worker
+from tests.serving.support import (
+    CALL,
+    GENERATIONS,
+    STEPS,
+    Client,
+    drawn,
+    same_picture,
+    served,
+    until,
+)
 from tests.tiny import PIPELINES
 
 BUDGETS = (4, 6, 9)

@@ -9,14 +9,13 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("fastapi")
 
-from serving.support import CALL, GENERATIONS, drawn, same_picture, served, until
-
 from tacache.errors import HostError
 from tacache.instant import instant_plan
 from tacache.serving.app import make_app
 from tacache.serving.loading import ModelSource
 from tacache.serving.scaling import QUEUED, ByEvaluations
 from tacache.serving.settings import setting_of
+from tests.serving.support import CALL, GENERATIONS, drawn, same_picture, served, until
 from tests.tiny import PIPELINES
 
 BUDGETS = (10, 20, 30)

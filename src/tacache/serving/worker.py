@@ -24,6 +24,7 @@ from tacache.serving.budgets import Budgets, Offer, busy, chosen
 from tacache.serving.load import finish_times
 from tacache.serving.requests import Limits, Refused, Wanted
 from tacache.serving.settings import setting_of
+from tacache.serving.sharing import with_shared_tokenizers
 from tacache.serving.waves import Cancelled
 
 logger = logging.getLogger("tacache.serving")
@@ -73,7 +74,8 @@ class Worker:
     ) -> None:
         self.pipe, self.call, self.fps = pipe, dict(call or {}), fps
         self.limits, self.budgets = limits or Limits(), budgets or Budgets()
-        self.batcher = Batcher(pipe, max_rows=max_rows, max_active=2 * max_rows)
+        shared = with_shared_tokenizers(pipe)
+        self.batcher = Batcher(shared, max_rows=max_rows, max_active=2 * max_rows)
         self._settings: OrderedDict[tuple[tuple[str, int], ...], Setting] = OrderedDict()
         self._finding = threading.Lock()
         self._running: set[Request] = set()
@@ -135,12 +137,11 @@ class Worker:
         self.batcher.close(finish=finish)
 
     def _setting(self, shape: dict[str, int]) -> Setting:
-        """What a run of this size is; looked up once, while no other call encodes a prompt."""
+        """What a run of this size is; looked up once."""
         key = tuple(sorted(shape.items()))
         with self._finding:
             if key not in self._settings:
-                with self.batcher._encoding:
-                    self._settings[key] = setting_of(self.pipe, {**self.call, **shape})
+                self._settings[key] = setting_of(self.batcher.pipe, {**self.call, **shape})
             self._settings.move_to_end(key)
             while len(self._settings) > KNOWN_SIZES:
                 self._settings.popitem(last=False)
