@@ -20,6 +20,7 @@ import numpy as np
 
 from tacache.serving.app import make_app
 from tacache.serving.backend import LocalBackend
+from tacache.serving.loading import settle
 from tacache.serving.worker import Worker
 from tests.serving.support import CALL, GENERATIONS, Client, drawn, same_picture, served, until
 from tests.tiny import PIPELINES
@@ -113,6 +114,7 @@ def main() -> None:
     pipe.set_progress_bar_config(disable=True)
     worker = Worker(pipe, CALL, max_rows=8)
     worker.warm_up()
+    settle()
     with served(make_app(LocalBackend(worker), "tiny")) as client:
         soak = Soak(pipe, worker, client, time.monotonic() + 60 * minutes)
         threads = [threading.Thread(target=soak.ask, args=(i,)) for i in range(CLIENTS)]

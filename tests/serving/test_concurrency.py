@@ -12,6 +12,7 @@ pytest.importorskip("fastapi")
 from tacache.instant import instant_plan
 from tacache.serving.app import make_app
 from tacache.serving.backend import LocalBackend
+from tacache.serving.requests import Limits
 from tacache.serving.worker import Worker
 from tests.serving.support import (
     CALL,
@@ -145,6 +146,31 @@ def test_a_deadline_that_nothing_meets_is_refused(client):
     answer = client.post(GENERATIONS, {"prompt": "a fox", "deadline_s": 1e-6})
     assert answer.status == 400
     assert answer.error["param"] == "deadline_s"
+
+
+def test_a_deadline_far_off_takes_all_steps(client):
+    answer = client.post(GENERATIONS, {"prompt": "a fox", "deadline_s": 600})
+    assert answer.body["data"][0]["evaluations"] == STEPS
+
+
+def test_a_full_queue_says_when_to_come_again(client, worker, monkeypatch):
+    monkeypatch.setattr(worker, "limits", Limits(queued=5))
+    before = client.metric("requests_refused")
+    answer = client.post(GENERATIONS, {"prompt": "a fox", "evaluations": 6})
+    assert (answer.status, answer.error["code"]) == (503, "overloaded")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert client.metric("requests_refused") == before + 1
+
+
+def test_an_error_of_the_model_is_told_and_stays_that_of_its_request(client, worker, monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(worker.pipe.text_encoder, "forward", fail)
+    answer = client.post(GENERATIONS, {"prompt": "a fox", "evaluations": 4})
+    assert (answer.status, "out of luck" in answer.error["message"]) == (500, True)
+    monkeypatch.undo()
+    assert client.post(GENERATIONS, {"prompt": "a fox", "evaluations": 4}).status == 200
 
 
 def test_threads_do_not_stay(client):

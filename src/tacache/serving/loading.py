@@ -1,5 +1,6 @@
 """A model by its name with all that a worker needs: small enough to be sent to other processes."""
 
+import gc
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,4 +40,15 @@ class ModelSource:
             fps=frame_rate(self.model),
         )
         worker.warm_up()
+        settle()
         return worker
+
+
+def settle() -> None:
+    """Leave all that is loaded out of garbage collection, for the life of the process.
+
+    A finished request is freed by the collector. Among the millions of objects of a loaded model
+    it would seldom look, and memory would grow meanwhile.
+    """
+    gc.collect()
+    gc.freeze()

@@ -125,6 +125,7 @@ class RayBackend:
         there = int(ray.cluster_resources().get("GPU", 0))
         scale = scale or Scale(max(1, there), max(1, there))
         each = gpus if gpus is not None else (1.0 if there else 0.0)
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
         serve.start(proxy_location="Disabled")
         try:
             handle = serve.run(deployment(source, scale, each), name=NAME, route_prefix=None)

@@ -15,7 +15,7 @@ from typing import Any
 from tacache.diffusers.host import check_finished
 from tacache.diffusers.pipeline import pixels_of
 from tacache.diffusers.runs import giving, run_arguments
-from tacache.errors import HostError, TACacheError, first_line
+from tacache.errors import TACacheError, first_line
 from tacache.host.accelerating import Setting
 from tacache.host.generation import write
 from tacache.prompts import Sample
@@ -31,6 +31,7 @@ logger = logging.getLogger("tacache.serving")
 LOOKS = 0.1  # seconds between two looks at a request's progress
 KNOWN_SIZES = 64  # whose settings are kept
 WARM_UP = 6  # evaluations: the first ones of a process are slower than all others
+OUTCOMES = ("done", "failed", "refused", "cancelled")
 MEDIA = {".png": "image/png", ".mp4": "video/mp4"}
 
 
@@ -98,11 +99,12 @@ class Worker:
         What is not taken on is Refused. A caller that stops to listen cancels the request.
         """
         requests: list[Request] = []
+        outcome = "cancelled"  # where the caller ends it
         try:
-            shape = wanted.shape
-            run = await asyncio.to_thread(self._possible, shape)
+            run = await asyncio.to_thread(self._possible, wanted.shape)
             offer = self._offer(wanted, run)
-            requests = [self._submit(wanted, shape, offer, i) for i in range(wanted.pictures)]
+            for i in range(wanted.pictures):
+                requests.append(self._submit(wanted, wanted.shape, offer, i))
             self._running.update(requests)
             async for progress in self._watched(requests):
                 yield progress
@@ -110,11 +112,14 @@ class Worker:
                 await asyncio.to_thread(self._output, request, wanted.seed + i)
                 for i, request in enumerate(requests)
             ]
-            self._counts["done"] += 1
+            outcome = "done"
             yield tuple(outputs)
         except Exception as error:
-            raise self._refusal(error) from error
+            refusal = _refusal(error)
+            outcome = "failed" if refusal.status == 500 else "refused"
+            raise refusal from error
         finally:
+            self._counts[outcome] += 1
             self._leave(requests)
 
     def snapshot(self) -> dict[str, float]:
@@ -127,8 +132,7 @@ class Worker:
             "evaluations": self._counts["evaluations"] + sum(one.evaluated for one in running),
             "evaluations_queued": self.batcher.evaluations_queued,
             "requests_running": len(running),
-            **{f"requests_{name}": self._counts[name] for name in ("done", "failed", "refused")},
-            "requests_cancelled": self._counts["cancelled"],
+            **{f"requests_{name}": self._counts[name] for name in OUTCOMES},
             "finish_time_error": median(self._errors) if self._errors else 0.0,
         }
 
@@ -222,29 +226,27 @@ class Worker:
             path = write(pixels, Path(folder) / "output", ".mp4", self.fps)
             return Output(path.read_bytes(), MEDIA[path.suffix], seed, request.evaluated)
 
-    def _refusal(self, error: Exception) -> Refused:
-        """An error as the client is told it: whose fault it is, and what to do."""
-        if isinstance(error, Refused):
-            self._counts["refused"] += 1
-            return error
-        if isinstance(error, Cancelled):
-            self._counts["refused"] += 1
-            return busy("the server is stopping", 5)
-        self._counts["failed"] += 1
-        logger.error("a request failed", exc_info=error)
-        if isinstance(error, HostError):
-            return Refused(str(error), status=500)
-        kind = "" if isinstance(error, TACacheError) else f"{type(error).__name__}: "
-        return Refused(f"the model failed: {kind}{first_line(error)}", status=500)
-
     def _leave(self, requests: list[Request]) -> None:
-        """Stop what is not done, and count what was."""
-        stopped = [self.batcher.cancel(one) for one in requests if not one.is_done]
-        self._counts["cancelled"] += any(stopped)
+        """Stop what is not done, and count what was evaluated."""
+        for one in requests:
+            if not one.is_done:
+                self.batcher.cancel(one)
         self._running.difference_update(requests)
         self._counts["evaluations"] += sum(one.evaluated for one in requests)
         if requests:
             self._calls_each = max(one.calls_each for one in requests)
+
+
+def _refusal(error: Exception) -> Refused:
+    """An error as the client is told it: whose fault it is, and what to do."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, Cancelled):
+        return busy("the server is stopping", 5)
+    logger.error("a request failed", exc_info=error)
+    if isinstance(error, TACacheError):
+        return Refused(str(error), status=500)
+    return Refused(f"the model failed: {type(error).__name__}: {first_line(error)}", status=500)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
