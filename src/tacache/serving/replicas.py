@@ -121,7 +121,7 @@ class RayBackend:
     ) -> "RayBackend":
         """Start Ray, or join a cluster, and wait until the replicas have loaded the model."""
         scale = None if replicas is None else Scale.of(replicas)
-        join(address, dashboard=dashboard)
+        is_ours = join(address, dashboard=dashboard)
         there = int(ray.cluster_resources().get("GPU", 0))
         scale = scale or Scale(max(1, there), max(1, there))
         each = gpus if gpus is not None else (1.0 if there else 0.0)
@@ -131,7 +131,7 @@ class RayBackend:
             handle = serve.run(deployment(source, scale, each), name=NAME, route_prefix=None)
         except RuntimeError as error:
             raise HostError(f"Ray could not start the model: {first_line(error)}") from error
-        return cls(handle, is_ours=address is None)
+        return cls(handle, is_ours=is_ours)
 
     async def run(self, wanted: Wanted) -> AsyncGenerator[Event, None]:
         """The events of a replica; after its death, those of another from the beginning."""

@@ -1,6 +1,6 @@
 """Running the HTTP application in this process until it is told to stop."""
 
-import logging
+import signal
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +9,6 @@ import uvicorn
 
 from tacache.errors import HostError
 from tacache.serving.guards import is_local
-
-logger = logging.getLogger("tacache.serving")
 
 
 def check_address(host: str, keys: Sequence[str]) -> None:
@@ -56,4 +54,8 @@ def run_app(app: Any, listening: socket.socket, *, drain_s: float) -> None:
         timeout_keep_alive=15,
         h11_max_incomplete_event_size=64 * 1024,
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # uvicorn raises it again at its end
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        signal.signal(signal.SIGTERM, before)
