@@ -15,7 +15,7 @@ CHROMIUM ?= /usr/bin/chromium
 # What runs everything but the browser's tests, which want the machine for themselves.
 UNIT := --ignore=tests/browser
 
-.PHONY: demo test quick lint types unit test-browser docs linkcheck dist upstream format clean engines
+.PHONY: demo test quick lint types unit test-browser docs linkcheck dist upstream format clean engines soak
 
 demo: $(DEMO)
 	$(BIN)/tacache demo
@@ -66,6 +66,11 @@ upstream: $(READY)
 # Does it work with the versions of diffusers that other engines pin? Each has an environment.
 engines: $(READY)
 	$(BIN)/python -m tests.engines
+
+# Random clients on one server: memory and threads must not grow, every picture must be right.
+MINUTES ?= 30
+soak: $(READY)
+	$(BIN)/python -m tests.soak $(MINUTES)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -21,6 +21,7 @@ from tacache.cli.plans import plan, pull, push, show
 from tacache.cli.printing import say, tell
 from tacache.cli.report import report
 from tacache.cli.studio import studio
+from tacache.cli.serve import serve
 from tacache.errors import TACacheError
 
 # The base of what typer raises on wrong options; it is not among typer's public names.
@@ -30,6 +31,7 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 EXTRAS = {
     **dict.fromkeys(("diffusers", "transformers", "PIL", "huggingface_hub"), "diffusers"),
     "gradio": "studio",
+    **dict.fromkeys(("fastapi", "prometheus_client", "ray", "starlette", "uvicorn"), "serve"),
 }
 
 
@@ -128,6 +130,7 @@ def options(
 
 
 for command in (demo, calibrate, plan, fit, show, generate, studio, bench, export, report):
+for command in (demo, calibrate, plan, fit, show, generate, serve, bench, export, report):
     app.command()(grouped(command))
 app.command("plan push")(grouped(push))
 app.command("plan pull")(grouped(pull))

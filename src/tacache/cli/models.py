@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from tacache.cli import hosts
-from tacache.cli.arguments import check_folder, seeds_of
+from tacache.cli.arguments import seeds_of
 from tacache.cli.options import (
     CALLED,
     OUTPUT,
@@ -26,6 +26,7 @@ from tacache.cli.options import (
 )
 from tacache.cli.printing import print_json, say, show, tell
 from tacache.cli.render import profile_view
+from tacache.cli.spread import Spread, maker
 from tacache.cli.stored import named_plan
 from tacache.errors import TACacheError
 from tacache.host import Request
@@ -191,6 +192,7 @@ def generate(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for files.")] = Path("out"),
     faster: Faster,
     drawn: Drawn,
+    spread: Spread,
     call: Call,
     load: Load,
     clips: Clips,
@@ -205,23 +207,27 @@ def generate(
     tacache generate black-forest-labs/FLUX.1-dev --speedup 4 --learn 8 --prompts mine.txt
 
     tacache generate ./my-model --plan m.plan.json --prompts test --compare -o compared
+
+    tacache generate black-forest-labs/FLUX.1-dev --speedup 4 --prompts mine.txt --ray
     """
     asked, texts = load.checked(model), drawn.texts(model, prompt)
-    check_folder(out)
     wish = faster.wish(speedup, plan)
+    spread.check(out, compare, faster.learn)
     followed = None if plan is None else named_plan(plan)
     if compare and followed is None and wish is None and not hosts.may_carry_plan(model):
         raise TACacheError(NOTHING_TO_COMPARE)
     arguments = hosts.call_arguments(model, call, followed)
+    request, jobs = Request(followed, arguments, compare, *clips.kind(model)), drawn.jobs(texts)
+    if spread.ray:
+        return _generate_all(*maker(spread, model, asked, wish, request, out, jobs), as_json)
     host = hosts.load(model, asked, bars=not as_json)
     if wish is not None:
         hosts.accelerate(model, host, wish)
     elif followed is None and not hosts.carries_plan(host):
         _say_all_steps(compare, as_json)
-    request = Request(followed, arguments, compare, *clips.kind(model))
     with hosts.threads(model, host):
         make_one = hosts.generator(host, request, out, warming=texts[0] if compare else None)
-        _generate_all(make_one, drawn.jobs(texts), as_json)
+        _generate_all(make_one, jobs, as_json)
 
 
 def _say_all_steps(compare: bool, as_json: bool) -> None:

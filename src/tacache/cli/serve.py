@@ -1,0 +1,153 @@
+"""`tacache serve`: a model behind HTTP."""
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import typer
+
+from tacache.cli import hosts
+from tacache.cli.options import LOADED, Call, Load, Model
+from tacache.cli.printing import say, tell
+from tacache.errors import TACacheError
+from tacache.host.accelerating import SPEEDUP, wish_of
+from tacache.models import EMBEDDED, makes_video
+
+KEYS = "TACACHE_API_KEYS"
+
+
+@dataclass(frozen=True)
+class Served:
+    """Who may ask, and for how much."""
+
+    PANEL: ClassVar = "Who may ask, and for how much"
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"A key that clients send; may be repeated. {KEYS}, with commas between keys, "
+            "keeps them out of the list of processes."
+        ),
+    ] = None
+    max_pictures: Annotated[int, typer.Option(min=1, help="Pictures of one request.")] = 8
+    max_side: Annotated[int, typer.Option(min=16, help="Pixels of a width or height.")] = 2048
+    max_queued: Annotated[
+        int, typer.Option(min=1, help="Evaluations that wait; beyond it clients get a 503.")
+    ] = 20_000
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys of the option and of the environment."""
+        found = [*(self.api_key or []), *os.environ.get(KEYS, "").split(",")]
+        return tuple(dict.fromkeys(key.strip() for key in found if key.strip()))
+
+    def limits(self) -> Any:
+        """Return what one request may ask for."""
+        from tacache.serving.requests import Limits
+
+        return Limits(pictures=self.max_pictures, side=self.max_side, queued=self.max_queued)
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Where the model runs: in this process, or in processes that Ray starts."""
+
+    PANEL: ClassVar = "Where the model runs"
+    local: Annotated[
+        bool, typer.Option("--local", help="Run in this process alone, without Ray.")
+    ] = False
+    replicas: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER|LEAST:MOST",
+            help="Copies of the model; a range grows and shrinks with the evaluations that wait "
+            "(default: one a GPU).",
+        ),
+    ] = None
+    gpus: Annotated[
+        float | None, typer.Option(min=0, help="GPUs of a copy (default: 1 where there are any).")
+    ] = None
+    address: Annotated[
+        str | None, typer.Option(help="A Ray cluster to join (default: one on this machine).")
+    ] = None
+    dashboard: Annotated[bool, typer.Option(help="Start Ray's dashboard as well.")] = False
+
+    def check(self) -> None:
+        """Refuse options of Ray where it is not used."""
+        if self.local and (self.replicas or self.gpus is not None or self.address):
+            raise TACacheError("--replicas, --gpus and --address are for Ray: leave --local out")
+
+
+def serve(
+    model: Model,
+    *,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    speedup: Annotated[
+        float, typer.Option(help="For requests that say nothing about it; 1 makes all steps.")
+    ] = SPEEDUP,
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="Rows of one evaluation.", rich_help_panel=LOADED)
+    ] = 16,
+    drain: Annotated[
+        float, typer.Option(min=1, help="Seconds to finish requests in when it is stopped.")
+    ] = 60.0,
+    where: Replicas,
+    served: Served,
+    call: Call,
+    load: Load,
+) -> None:
+    """Serve a model over HTTP: requests share its evaluations, whatever their plans are.
+
+    [bold]Examples[/bold]
+
+    tacache serve tiny-flux --local --port 8000
+
+    tacache serve black-forest-labs/FLUX.1-dev --replicas 1:8
+
+    curl localhost:8000/v1/images/generations -H 'Content-Type: application/json' -d
+    '{"prompt": "a red apple", "speedup": 4}'
+    """
+    import_server()
+    from tacache.serving.app import make_app
+    from tacache.serving.running import bound, check_address, opened, run_app
+
+    asked, keys, limits = load.checked(model), served.keys(), served.limits()
+    where.check()
+    check_address(host, keys)
+    wish_of(speedup, None, 0, None)
+    made_by = {"call": hosts.call_arguments(model, call), "speedup": speedup, "max_rows": max_rows}
+    clips = EMBEDDED[model].fps is not None if model in EMBEDDED else makes_video(model)
+    with bound(host, port) as listening:
+        backend = _backend(model, asked, where, {**made_by, "limits": limits, "drain_s": drain})
+        app = make_app(backend, model, limits=limits, keys=keys, makes_clips=clips)
+        say(f"{model} is served at {opened(listening)}")
+        sys.stdout.flush()
+        run_app(app, listening, drain_s=drain)
+    tell("tacache: stopped")
+
+
+def import_server() -> None:
+    """Say which extra is missing before a model is loaded."""
+    import fastapi  # noqa: F401
+    import prometheus_client  # noqa: F401
+    import uvicorn  # noqa: F401
+
+
+def _backend(model: str, asked: dict[str, Any], where: Replicas, options: dict[str, Any]) -> Any:
+    """Load the model here, or have Ray load it."""
+    from tacache.serving.loading import ModelSource
+
+    source = ModelSource(model, asked, **options)
+    if where.local:
+        from tacache.serving.backend import LocalBackend
+
+        return LocalBackend(source.worker())
+    from tacache.serving.replicas import RayBackend
+
+    return RayBackend.start(
+        source,
+        replicas=where.replicas,
+        gpus=where.gpus,
+        address=where.address,
+        dashboard=where.dashboard,
+    )

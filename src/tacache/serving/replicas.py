@@ -1,0 +1,188 @@
+"""The model on Ray Serve: replicas over GPUs and machines, behind one HTTP application."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, NamedTuple
+
+import ray
+from ray import serve
+from ray.exceptions import RayActorError, RayError, RayTaskError, WorkerCrashedError
+from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableError
+
+from tacache.errors import HostError, first_line
+from tacache.serving.cluster import join
+from tacache.serving.loading import ModelSource
+from tacache.serving.requests import Refused, Wanted
+from tacache.serving.scaling import QUEUED, ByEvaluations
+from tacache.serving.worker import Event
+
+logger = logging.getLogger("tacache.serving")
+NAME = "tacache"
+TRIES = 4  # of a request whose replica dies
+TARGET = 25  # evaluations a row of a wave, beyond which more replicas are wanted
+MOST_REQUESTS = 10_000  # that a replica takes on: its own limit is in evaluations
+DEAD = (RayActorError, WorkerCrashedError, ReplicaUnavailableError)
+
+
+class Scale(NamedTuple):
+    """How many replicas there are: a fixed number, or between two."""
+
+    least: int
+    most: int
+
+    @classmethod
+    def of(cls, text: str) -> "Scale":
+        """Read such as 2 or 1:8."""
+        least, _, most = text.partition(":")
+        try:
+            found = cls(int(least), int(most or least))
+        except ValueError:
+            found = cls(0, 0)
+        if not 1 <= found.least <= found.most:
+            raise HostError(f"replicas are a number such as 2, or a range as 1:8, not {text!r}")
+        return found
+
+
+class Replica:
+    """One copy of the model in a process of its own."""
+
+    def __init__(self, source: ModelSource) -> None:
+        self.worker = source.worker()
+        self.name = serve.get_replica_context().replica_id.unique_id
+
+    async def run(self, wanted: Wanted) -> AsyncGenerator[Any, None]:
+        """The events of a request, each with this replica's name and numbers."""
+        async with contextlib.aclosing(self.worker.run(wanted)) as events:
+            async for event in events:
+                yield self.name, self.worker.snapshot(), event
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What the number of replicas is decided by."""
+        return {QUEUED: float(self.worker.batcher.evaluations_queued)}
+
+    def check_health(self) -> None:
+        """Raise where the thread that makes waves is gone, so that Ray starts another replica."""
+        if not self.worker.batcher._waves._thread.is_alive():
+            raise HostError("the thread that evaluates the model has ended")
+
+
+def deployment(source: ModelSource, scale: Scale, gpus: float) -> Any:
+    """The application of Ray Serve that runs a model, for `serve.run`."""
+    options: dict[str, Any] = {"num_replicas": scale.least}
+    if scale.most > scale.least:
+        policy = {
+            "policy_function": ByEvaluations,
+            "policy_kwargs": {"target": TARGET * source.max_rows},
+        }
+        options = {
+            "autoscaling_config": {
+                "min_replicas": scale.least,
+                "max_replicas": scale.most,
+                "upscale_delay_s": 5.0,
+                "downscale_delay_s": 120.0,
+                "look_back_period_s": 10.0,
+                "metrics_interval_s": 2.0,
+                "policy": policy,
+            }
+        }
+    made = serve.deployment(
+        Replica,
+        name="Replica",
+        max_ongoing_requests=MOST_REQUESTS,
+        ray_actor_options={"num_cpus": 1, "num_gpus": gpus},
+        health_check_period_s=5.0,
+        health_check_timeout_s=60.0,
+        graceful_shutdown_timeout_s=source.drain_s,
+        **options,
+    )
+    return made.bind(source)
+
+
+class RayBackend:
+    """Replicas on Ray; a request whose replica dies is made again by another one."""
+
+    def __init__(self, handle: Any, *, is_ours: bool = True) -> None:
+        self._handle = handle.options(stream=True, method_name="run")
+        self._is_ours = is_ours  # the cluster, which then ends with the server
+        self._numbers: dict[str, Mapping[str, float]] = {}
+        self._retried = 0
+
+    @classmethod
+    def start(
+        cls,
+        source: ModelSource,
+        *,
+        replicas: str | None = None,
+        gpus: float | None = None,
+        address: str | None = None,
+        dashboard: bool = False,
+    ) -> "RayBackend":
+        """Start Ray, or join a cluster, and wait until the replicas have loaded the model."""
+        scale = None if replicas is None else Scale.of(replicas)
+        is_ours = join(address, dashboard=dashboard)
+        there = int(ray.cluster_resources().get("GPU", 0))
+        scale = scale or Scale(max(1, there), max(1, there))
+        each = gpus if gpus is not None else (1.0 if there else 0.0)
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        serve.start(proxy_location="Disabled")
+        try:
+            handle = serve.run(deployment(source, scale, each), name=NAME, route_prefix=None)
+        except RuntimeError as error:
+            raise HostError(f"Ray could not start the model: {first_line(error)}") from error
+        return cls(handle, is_ours=is_ours)
+
+    async def run(self, wanted: Wanted) -> AsyncGenerator[Event, None]:
+        """The events of a replica; after its death, those of another from the beginning."""
+        for attempt in range(TRIES):
+            replica = ""
+            response = self._handle.remote(wanted)
+            try:
+                async for replica, numbers, event in response:
+                    self._numbers[replica] = numbers
+                    yield event
+                return
+            except DEAD:
+                self._numbers.pop(replica, None)
+                self._retried += 1
+                logger.warning("a replica died; its request is made again (%d)", attempt + 1)
+            except (RayError, DeploymentUnavailableError) as error:
+                raise _refusal(error) from error
+            finally:
+                response.cancel()
+        raise Refused(f"{TRIES} replicas died on this request", status=500)
+
+    async def check(self) -> None:
+        """Raise unless a replica is there."""
+        status = await asyncio.to_thread(serve.status)
+        found = status.applications.get(NAME)
+        if found is None or found.status not in ("RUNNING", "DEPLOYING", "UNHEALTHY"):
+            raise HostError("the application is not running")
+        states = [one.replica_states.get("RUNNING", 0) for one in found.deployments.values()]
+        if not sum(states):
+            raise HostError("no replica is running")
+
+    def snapshots(self) -> Mapping[str, Mapping[str, float]]:
+        """The latest numbers of each replica, and of this process."""
+        return {**self._numbers, "front": {"requests_retried": self._retried}}
+
+    async def close(self) -> None:
+        """End the replicas, after what they were given to do."""
+        await asyncio.to_thread(self.stop)
+
+    def stop(self) -> None:
+        """End the application, and Ray where it was started for it."""
+        if self._is_ours:
+            serve.shutdown()
+            ray.shutdown()
+        else:
+            serve.delete(NAME)
+
+
+def _refusal(error: Exception) -> Refused:
+    """What a replica said, or that it could not."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    if isinstance(cause, Refused):
+        return cause
+    return Refused(f"the replica failed: {first_line(cause)}", status=500)

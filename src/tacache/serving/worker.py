@@ -1,0 +1,261 @@
+"""One model that answers requests: a batcher, the plans it may follow, and what it has counted."""
+
+import asyncio
+import logging
+import tempfile
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tacache.diffusers.host import check_finished
+from tacache.diffusers.pipeline import pixels_of
+from tacache.diffusers.runs import giving, run_arguments
+from tacache.errors import TACacheError, first_line
+from tacache.host.accelerating import Setting
+from tacache.host.generation import write
+from tacache.prompts import Sample
+from tacache.serving.batcher import Batcher, Request
+from tacache.serving.budgets import Budgets, Offer, busy, chosen
+from tacache.serving.load import finish_times
+from tacache.serving.requests import Limits, Refused, Wanted
+from tacache.serving.settings import setting_of
+from tacache.serving.sharing import with_shared_tokenizers
+from tacache.serving.waves import Cancelled
+
+logger = logging.getLogger("tacache.serving")
+LOOKS = 0.1  # seconds between two looks at a request's progress
+KNOWN_SIZES = 64  # whose settings are kept
+WARM_UP = 6  # evaluations: the first ones of a process are slower than all others
+OUTCOMES = ("done", "failed", "refused", "cancelled")
+MEDIA = {".png": "image/png", ".mp4": "video/mp4"}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How many of a request's evaluations are made, over all its outputs."""
+
+    evaluated: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Output:
+    """One picture or clip, as a file would hold it, and what made it."""
+
+    data: bytes
+    media_type: str
+    seed: int
+    evaluations: int
+
+
+Event = Progress | tuple[Output, ...]  # outputs come last
+
+
+class Worker:
+    """Answers requests with one pipeline, whose evaluations they share.
+
+    `call` has the arguments of the pipeline's calls that no request sets. `run` is for one event
+    loop; everything else may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        pipe: Any,
+        call: dict[str, Any] | None = None,
+        *,
+        limits: Limits | None = None,
+        budgets: Budgets | None = None,
+        max_rows: int = 16,
+        fps: int = 16,
+    ) -> None:
+        self.pipe, self.call, self.fps = pipe, dict(call or {}), fps
+        self.limits, self.budgets = limits or Limits(), budgets or Budgets()
+        shared = with_shared_tokenizers(pipe)
+        self.batcher = Batcher(shared, max_rows=max_rows, max_active=2 * max_rows)
+        self._settings: OrderedDict[tuple[tuple[str, int], ...], Setting] = OrderedDict()
+        self._finding = threading.Lock()
+        self._running: set[Request] = set()
+        self._counts: Counter[str] = Counter()
+        self._errors: deque[float] = deque(maxlen=256)  # of finish times, relative
+        self._calls_each = 1
+
+    def warm_up(self) -> Setting:
+        """See that the model can be called as it will be, and measure its first waves."""
+        run = self._setting({})
+        offer = self.budgets.offer(run, min(run.steps, max(WARM_UP, run.parts)))
+        request = self._submit(Wanted(prompt="a warm-up", seed=0), {}, offer, 0)
+        request.result()
+        self._calls_each = request.calls_each
+        return run
+
+    async def run(self, wanted: Wanted) -> AsyncGenerator[Event, None]:
+        """Make what a request asks for: its progress, and then all of its outputs.
+
+        What is not taken on is Refused. A caller that stops to listen cancels the request.
+        """
+        requests: list[Request] = []
+        outcome = "cancelled"  # where the caller ends it
+        try:
+            run = await asyncio.to_thread(self._possible, wanted.shape)
+            offer = self._offer(wanted, run)
+            for i in range(wanted.pictures):
+                requests.append(self._submit(wanted, wanted.shape, offer, i))
+            self._running.update(requests)
+            async for progress in self._watched(requests):
+                yield progress
+            outputs = [
+                await asyncio.to_thread(self._output, request, wanted.seed + i)
+                for i, request in enumerate(requests)
+            ]
+            outcome = "done"
+            yield tuple(outputs)
+        except Exception as error:
+            refusal = _refusal(error)
+            outcome = "failed" if refusal.status == 500 else "refused"
+            raise refusal from error
+        finally:
+            self._counts[outcome] += 1
+            self._leave(requests)
+
+    def snapshot(self) -> dict[str, float]:
+        """What was counted so far, and what there is to do."""
+        waves, rows = self.batcher.waves
+        running = list(self._running)
+        return {
+            "waves": waves,
+            "rows": rows,
+            "evaluations": self._counts["evaluations"] + sum(one.evaluated for one in running),
+            "evaluations_queued": self.batcher.evaluations_queued,
+            "requests_running": len(running),
+            **{f"requests_{name}": self._counts[name] for name in OUTCOMES},
+            "finish_time_error": median(self._errors) if self._errors else 0.0,
+        }
+
+    def close(self, *, finish: bool = True) -> None:
+        """Take on nothing more; finish what was taken on, or stop it."""
+        self.batcher.close(finish=finish)
+
+    def _setting(self, shape: dict[str, int]) -> Setting:
+        """What a run of this size is; looked up once."""
+        key = tuple(sorted(shape.items()))
+        with self._finding:
+            if key not in self._settings:
+                self._settings[key] = setting_of(self.batcher.pipe, {**self.call, **shape})
+            self._settings.move_to_end(key)
+            while len(self._settings) > KNOWN_SIZES:
+                self._settings.popitem(last=False)
+            return self._settings[key]
+
+    def _possible(self, shape: dict[str, int]) -> Setting:
+        """What a run of this size is, or a Refused where the model makes none."""
+        try:
+            return self._setting(shape)
+        except (TACacheError, ValueError) as error:
+            raise Refused(
+                f"this model makes no such output: {first_line(error)}", param="size"
+            ) from error
+
+    def _offer(self, wanted: Wanted, run: Setting) -> Offer:
+        """The plan that a request gets now; the queue has room for it."""
+        offers, count = self.budgets.offers(run, wanted), wanted.pictures
+        queued = self.batcher.evaluations_queued
+        offer = chosen(
+            offers,
+            wanted,
+            loaded=lambda n: self._finish_in(n, count),
+            alone=lambda n: self._finish_in(n, count, alone=True),
+            is_under_load=len(self._running) >= self.batcher.max_active // 2,
+        )
+        excess = queued + offer.evaluations * count - self.limits.queued
+        if excess > 0:
+            drained = self._finish_in(0, 0) or 1.0
+            raise busy(f"{queued} evaluations wait already", drained * excess / max(queued, 1))
+        return offer
+
+    def _finish_in(self, evaluations: int, count: int, *, alone: bool = False) -> float | None:
+        """Seconds until so many more runs are done, or until all there are where none is added."""
+        waves = self.batcher._waves
+        if not waves.times:
+            return None
+        others = [] if alone else list(self._running)
+        left = [one.remaining for one in others] + [evaluations] * count
+        rows = [one.rows for one in others] + [1] * count
+        each = max([self._calls_each, *(one.calls_each for one in others)])
+        ends = finish_times([n * each for n in left], rows, waves.times.of, waves.max_rows)
+        return max(ends, default=0.0)
+
+    def _submit(self, wanted: Wanted, shape: dict[str, int], offer: Offer, i: int) -> Request:
+        sample = Sample(wanted.prompt, wanted.seed + i)
+        arguments = giving(self.pipe, "np", run_arguments([sample], {**self.call, **shape}))
+        return self.batcher.submit(plan=offer.plan, **arguments)
+
+    async def _watched(self, requests: list[Request]) -> AsyncGenerator[Progress, None]:
+        """What is done of some requests, whenever that has changed, until all of it is."""
+        loop, started, changed = asyncio.get_running_loop(), time.monotonic(), asyncio.Event()
+        estimates = self.batcher.finish_estimates() or {}
+        expected = max((estimates.get(one, 0.0) for one in requests), default=0.0)
+        for request in requests:
+            request.when_done(lambda _: _tell(loop, changed))
+        of, last = sum(one.remaining + one.evaluated for one in requests), -1
+        while not all(one.is_done for one in requests):
+            for one in requests:
+                if one.is_done:
+                    one.result(0)  # an error ends all
+            evaluated = sum(one.evaluated for one in requests)
+            if evaluated != last:
+                last = evaluated
+                yield Progress(evaluated, max(of, evaluated))
+            changed.clear()
+            if not all(one.is_done for one in requests):
+                await _wait(changed, LOOKS)
+        taken = time.monotonic() - started
+        if expected:
+            self._errors.append(abs(expected - taken) / taken)
+        yield Progress(of, of)
+
+    def _output(self, request: Request, seed: int) -> Output:
+        """The file of a finished request; an error of its call is raised here."""
+        pixels = pixels_of(request.result(0))
+        check_finished(request.pipe)
+        with tempfile.TemporaryDirectory(prefix="tacache-") as folder:
+            path = write(pixels, Path(folder) / "output", ".mp4", self.fps)
+            return Output(path.read_bytes(), MEDIA[path.suffix], seed, request.evaluated)
+
+    def _leave(self, requests: list[Request]) -> None:
+        """Stop what is not done, and count what was evaluated."""
+        for one in requests:
+            if not one.is_done:
+                self.batcher.cancel(one)
+        self._running.difference_update(requests)
+        self._counts["evaluations"] += sum(one.evaluated for one in requests)
+        if requests:
+            self._calls_each = max(one.calls_each for one in requests)
+
+
+def _refusal(error: Exception) -> Refused:
+    """An error as the client is told it: whose fault it is, and what to do."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, Cancelled):
+        return busy("the server is stopping", 5)
+    logger.error("a request failed", exc_info=error)
+    if isinstance(error, TACacheError):
+        return Refused(str(error), status=500)
+    return Refused(f"the model failed: {type(error).__name__}: {first_line(error)}", status=500)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(event.set)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except asyncio.TimeoutError:
+        return
