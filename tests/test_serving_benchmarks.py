@@ -188,7 +188,9 @@ def test_a_simulation_is_recorded_and_drawn(tmp_path, monkeypatch):
 
 
 def test_the_page_shows_the_records():
-    shown = tables.between_markers((ROOT / "docs/serving-scale.md").read_text(encoding="utf-8"))
+    shown = tables.between_markers(
+        (ROOT / "docs/explanation/serving-scale.md").read_text(encoding="utf-8")
+    )
     assert shown == tables.render(read(ROOT / "benchmarks/results/serving.jsonl")).strip()
 
 

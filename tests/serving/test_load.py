@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacache.serving.load import WaveTimes, best_budget, finish_times
+from tacache.serving.load import WaveTimes, finish_times
 
 
 def second(rows):
@@ -46,13 +46,6 @@ def test_no_request_starves_and_none_ends_before_its_own_evaluations(requests, m
     ends = finish_times(remaining, rows, second, most)
     assert all(end >= left for end, left in zip(ends, remaining, strict=True))
     assert max(ends) <= sum(remaining)
-
-
-def test_the_largest_budget_that_ends_in_time_is_chosen():
-    choose = (best_budget, [7, 10, 13], [4, 4], [1, 1], second)
-    assert choose[0](*choose[1:], most=8, seconds=10.0) == 10
-    assert choose[0](*choose[1:], most=8, seconds=60.0) == 13
-    assert choose[0](*choose[1:], most=8, seconds=3.0) is None
 
 
 def test_times_between_measured_rows_are_interpolated():

@@ -20,8 +20,8 @@ from tacache.cli.models import calibrate, generate
 from tacache.cli.plans import plan, pull, push, show
 from tacache.cli.printing import say, tell
 from tacache.cli.report import report
-from tacache.cli.studio import studio
 from tacache.cli.serve import serve
+from tacache.cli.studio import studio
 from tacache.errors import TACacheError
 
 # The base of what typer raises on wrong options; it is not among typer's public names.
@@ -129,8 +129,7 @@ def options(
     """Read the options that stand before a command."""
 
 
-for command in (demo, calibrate, plan, fit, show, generate, studio, bench, export, report):
-for command in (demo, calibrate, plan, fit, show, generate, serve, bench, export, report):
+for command in (demo, calibrate, plan, fit, show, generate, studio, serve, bench, export, report):
     app.command()(grouped(command))
 app.command("plan push")(grouped(push))
 app.command("plan pull")(grouped(pull))

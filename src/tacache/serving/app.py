@@ -200,7 +200,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     """What the framework itself refuses, as an unknown path, in the same shape."""
     assert isinstance(error, HTTPException)
-    there_is = "see docs/serving.md for what there is"
+    there_is = "see docs/how-to/serve.md for what there is"
     refused = Refused(f"{error.detail}: {request.method} {request.url.path}; {there_is}",
                       status=error.status_code)  # fmt: skip
     return JSONResponse(refused.body(), refused.status)

@@ -15,11 +15,12 @@ from tacache.diffusers.calls import as_number, can_start_midway
 from tacache.diffusers.host import apply, plain_scheduler
 from tacache.errors import HostError
 from tacache.plan import Plan
-from tacache.serving.load import finish_times
+from tacache.serving.load import WaveTimes, finish_times
 from tacache.serving.standing import StandIn, locked
 from tacache.serving.waves import Cancelled, Waves
 
 DENOISERS = ("transformer", "transformer_2", "unet", "prior")
+ENCODING = ("tokenizer", "text_encoder", "image_encoder", "processor")  # begin their names
 STEPS = 50  # of a call that does not say how many
 Adapters = tuple[tuple[str, float], ...]
 
@@ -97,7 +98,12 @@ class Batcher:
         self.pipe = pipe
         self.max_active = max_active
         self._lock = threading.RLock()
-        self._encoding = threading.RLock()
+        encoding = threading.RLock()
+        self._locked = {
+            name: locked(part, encoding)
+            for name, part in pipe.components.items()
+            if part is not None and name.startswith(ENCODING)
+        }
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._adapters: Adapters | None = None
@@ -163,6 +169,21 @@ class Batcher:
             return sum(request.remaining for request in (*self._running, *self._waiting))
 
     @property
+    def is_alive(self) -> bool:
+        """Whether the thread that evaluates the model is at work."""
+        return self._waves.is_alive
+
+    @property
+    def wave_times(self) -> WaveTimes:
+        """The seconds that waves take by their rows, as measured last."""
+        return self._waves.times
+
+    @property
+    def max_rows(self) -> int:
+        """The rows that a wave may have; fewer than at first where memory ran out."""
+        return self._waves.max_rows
+
+    @property
     def waves(self) -> tuple[int, int]:
         """How many waves of evaluations were made, and how many rows they had in all."""
         return self._waves.made, self._waves.rows
@@ -212,9 +233,7 @@ class Batcher:
                 decode = functools.partial(self._waves.ask, request, part.decode)
                 encode = functools.partial(self._waves.ask_alone, request, part.encode)
                 found[name] = StandIn(part, {"decode": decode, "encode": encode})
-            elif name.startswith(("tokenizer", "text_encoder", "image_encoder", "processor")):
-                found[name] = locked(part, self._encoding)
-        return found
+        return {**self._locked, **found}
 
     def _evaluating(self, request: Request, network: Any) -> Callable[..., Any]:
         forward = _forward_of(network)

@@ -4,12 +4,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tacache.host.accelerating import SPEEDUP, Setting
+from tacache.host.accelerating import SPEEDUP
+from tacache.host.settings import Setting
 from tacache.instant import instant_plan
 from tacache.plan import Plan
 from tacache.schedule import budget_for
 from tacache.serving.requests import Refused, Wanted
-from tacache.storage.store import PlanStore, agrees
+from tacache.storage.agreement import agrees
+from tacache.storage.store import PlanStore
 
 # what a deadline chooses from where no plan is stored for a setting, as speedups
 INSTANT_SPEEDUPS = (4.0, 3.0, 2.0)

@@ -66,19 +66,3 @@ def finish_times(
         waited = [i for i in order if i not in chosen]
         order = waited + [i for i in chosen if left[i]]
     return ends
-
-
-def best_budget(
-    budgets: Sequence[int],
-    remaining: Sequence[int],
-    rows: Sequence[int],
-    wave: Callable[[int], float],
-    most: int,
-    seconds: float,
-) -> int | None:
-    """The largest budget with which one more request of one row finishes in time; None if none."""
-    for budget in sorted(budgets, reverse=True):
-        ends = finish_times([*remaining, budget], [*rows, 1], wave, most)
-        if ends[-1] <= seconds:
-            return budget
-    return None

@@ -64,7 +64,7 @@ class Replica:
 
     def check_health(self) -> None:
         """Raise where the thread that makes waves is gone, so that Ray starts another replica."""
-        if not self.worker.batcher._waves._thread.is_alive():
+        if not self.worker.batcher.is_alive:
             raise HostError("the thread that evaluates the model has ended")
 
 

@@ -11,7 +11,7 @@ from tacache.diffusers.flow import run_times
 from tacache.diffusers.host import plain_scheduler
 from tacache.diffusers.runs import check_call_names, run_arguments
 from tacache.errors import HostError
-from tacache.host.accelerating import Setting
+from tacache.host.settings import Setting
 from tacache.prompts import Sample
 
 

@@ -1,5 +1,6 @@
 """Objects that stand in a pipeline for its networks and tokenizers, which requests share."""
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -31,10 +32,22 @@ class StandIn:
 
 
 def locked(real: Any, lock: threading.RLock) -> StandIn:
-    """The object with its call under a lock: one thread uses it at a time."""
+    """The object with all its methods under a lock: one thread uses it at a time.
 
+    A fast tokenizer keeps how it pads and cuts as a state that every call sets, and pipelines call
+    `tokenize` beside the tokenizer itself: a lock around its call alone is not enough.
+    """
+    kind = type(real)
+    names = [name for name in dir(kind) if not name.startswith("__")]
+    methods = [name for name in names if callable(getattr(kind, name, None))]
+    found = {name: _under(lock, getattr(real, name)) for name in methods}
+    return StandIn(real, {**found, "__call__": _under(lock, real)})
+
+
+def _under(lock: threading.RLock, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
         with lock:
-            return real(*args, **kwargs)
+            return function(*args, **kwargs)
 
-    return StandIn(real, {"__call__": call})
+    return call

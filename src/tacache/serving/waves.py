@@ -69,6 +69,7 @@ class Waves:
         self._alone: set[Hashable] = set()  # keys whose calls must not be joined
         self._checked: set[Hashable] = set()
         self._is_open = True
+        self._ended = 0.0  # when the last wave did
         self._thread = threading.Thread(target=self._run, name="tacache-waves", daemon=True)
         self._thread.start()
 
@@ -100,6 +101,11 @@ class Waves:
             raise asked.error
         return asked.result
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread is at work."""
+        return self._thread.is_alive()
+
     def notice(self) -> None:
         """Look again at who waits: a request has begun, ended, or was cancelled."""
         with self._change:
@@ -128,6 +134,7 @@ class Waves:
                     for ask in wave:
                         if not ask.done.is_set():
                             ask.answer(error=error)
+                self._ended = time.monotonic()
 
     def _next_wave(self) -> list[Ask] | None:
         """The asks of the next wave, once there is reason to start it; None after closing."""
@@ -145,7 +152,8 @@ class Waves:
         full = sum(ask.call.rows for ask in wave) >= self.max_rows
         if full or _is_alone(wave[0], self._alone) or len(self._pending) >= self._active():
             return 0.0
-        return self.max_wait_s - (time.monotonic() - wave[0].since)
+        since = max(wave[0].since, self._ended)  # those of the last wave may come again
+        return self.max_wait_s - (time.monotonic() - since)
 
     def _make(self, wave: list[Ask]) -> None:
         """Answer the asks of a wave; where memory ends, in halves."""

@@ -16,15 +16,14 @@ from tacache.diffusers.host import check_finished
 from tacache.diffusers.pipeline import pixels_of
 from tacache.diffusers.runs import giving, run_arguments
 from tacache.errors import TACacheError, first_line
-from tacache.host.accelerating import Setting
 from tacache.host.generation import write
+from tacache.host.settings import Setting
 from tacache.prompts import Sample
 from tacache.serving.batcher import Batcher, Request
 from tacache.serving.budgets import Budgets, Offer, busy, chosen
 from tacache.serving.load import finish_times
 from tacache.serving.requests import Limits, Refused, Wanted
 from tacache.serving.settings import setting_of
-from tacache.serving.sharing import with_shared_tokenizers
 from tacache.serving.waves import Cancelled
 
 logger = logging.getLogger("tacache.serving")
@@ -75,8 +74,7 @@ class Worker:
     ) -> None:
         self.pipe, self.call, self.fps = pipe, dict(call or {}), fps
         self.limits, self.budgets = limits or Limits(), budgets or Budgets()
-        shared = with_shared_tokenizers(pipe)
-        self.batcher = Batcher(shared, max_rows=max_rows, max_active=2 * max_rows)
+        self.batcher = Batcher(pipe, max_rows=max_rows, max_active=2 * max_rows)
         self._settings: OrderedDict[tuple[tuple[str, int], ...], Setting] = OrderedDict()
         self._finding = threading.Lock()
         self._running: set[Request] = set()
@@ -179,14 +177,14 @@ class Worker:
 
     def _finish_in(self, evaluations: int, count: int, *, alone: bool = False) -> float | None:
         """Seconds until so many more runs are done, or until all there are where none is added."""
-        waves = self.batcher._waves
-        if not waves.times:
+        times, most = self.batcher.wave_times, self.batcher.max_rows
+        if not times:
             return None
         others = [] if alone else list(self._running)
         left = [one.remaining for one in others] + [evaluations] * count
         rows = [one.rows for one in others] + [1] * count
         each = max([self._calls_each, *(one.calls_each for one in others)])
-        ends = finish_times([n * each for n in left], rows, waves.times.of, waves.max_rows)
+        ends = finish_times([n * each for n in left], rows, times.of, most)
         return max(ends, default=0.0)
 
     def _submit(self, wanted: Wanted, shape: dict[str, int], offer: Offer, i: int) -> Request:
