@@ -5,7 +5,7 @@ r"""Simulate many GPUs with the wave times that were measured, and draw what com
     python -m benchmarks.serving check throughput.jsonl waves.json \
         -o benchmarks/results/serving-check.jsonl
     python -m benchmarks.serving draw benchmarks/results/serving.jsonl -o docs/figures
-    python -m benchmarks.serving table benchmarks/results/serving.jsonl \\
+    python -m benchmarks.serving table benchmarks/results/serving.jsonl \
         -o docs/explanation/serving-scale.md
 
 `check` simulates the runs of the batcher that `benchmarks.serving.throughput` measured.
