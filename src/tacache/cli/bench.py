@@ -95,19 +95,21 @@ class Kept:
         return self.keep
 
 
+Suite = Annotated[
+    str | None,
+    typer.Option(
+        help="A preset: main, ablation, thresholds, pareto, calibration, drift, flow, indicators."
+    ),
+]
+
+
 def bench(
     model: Model,
     *,
     methods: Annotated[
         str | None, typer.Option(help="Methods, such as tasu,fitted,fewer; a wrong one lists all.")
     ] = None,
-    suite: Annotated[
-        str | None,
-        typer.Option(
-            help="A preset: main, ablation, thresholds, pareto, calibration, drift, flow, "
-            "indicators."
-        ),
-    ] = None,
+    suite: Suite = None,
     evaluations: Annotated[
         str | None, typer.Option(help="Budgets, such as 13,7 (default: 7,10,13,17,25).")
     ] = None,
