@@ -95,7 +95,7 @@ class Kept:
         return self.keep
 
 
-Suite = Annotated[
+SuiteName = Annotated[
     str | None,
     typer.Option(
         help="A preset: main, ablation, thresholds, pareto, calibration, drift, flow, indicators."
@@ -109,7 +109,7 @@ def bench(
     methods: Annotated[
         str | None, typer.Option(help="Methods, such as tasu,fitted,fewer; a wrong one lists all.")
     ] = None,
-    suite: Suite = None,
+    suite: SuiteName = None,
     evaluations: Annotated[
         str | None, typer.Option(help="Budgets, such as 13,7 (default: 7,10,13,17,25).")
     ] = None,
