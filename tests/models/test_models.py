@@ -373,6 +373,7 @@ def test_a_target_that_no_plan_has_is_refused(tmp_path):
 @pytest.mark.parametrize("target", ["run", "flow"])
 def test_shipped_plans_belong_to_their_model_and_its_call(name, target):
     shipped = models.embedded(name)
+    assert tuple(shipped.plans(target)) == models.BUDGETS
     for budget in shipped.plans(target):
         plan = shipped.plan(budget, target)
         assert (plan.rule, plan.evaluations, plan.steps) == ("fitted", budget, 50)

@@ -69,9 +69,9 @@ def test_a_row_is_found_by_its_rule_and_evaluations():
     assert made.found("tasu", 7) is None
 
 
-@pytest.mark.parametrize("name", ["tiny-flux-demo", "tiny-wan-demo"])
-def test_records_of_earlier_versions_load(name):
-    text = (ROOT / "docs" / "figures" / f"{name}.json").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["tiny-flux", "tiny-wan"])
+def test_records_of_version_0_1_load(name):
+    text = (ROOT / "tests" / "golden" / f"demo-{name}-0.1.json").read_text(encoding="utf-8")
     made = ModelDemo.model_validate_json(text)
     assert made.full.evaluations == 50
     assert made.equivalent_steps == {}
