@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 MODEL, VIDEO_MODEL = "tiny-flux", "tiny-wan"
 BUDGETS = (13, 10, 7)
-OWN = ("index.html", "demo.json", "table.md", "strip.png", "strip.gif")  # what a demo replaces
+OWN = (  # what a demo replaces
+    *("index.html", "demo.json", "table.md", "strip.png", "strip.gif", "demo.profile.json"),
+    *("pictures", "clips"),
+)
 COLUMNS = ("", "evaluations", "time", "speedup", "PSNR", "lowest PSNR", "below 25 dB")
 
 
@@ -106,7 +109,7 @@ def check_ours(out: Path, model: str) -> None:
     other = content.get("model") if isinstance(content, dict) else None
     if ours and other != model:
         raise TACacheError(f"{out} holds the demo of {other}: name another folder with --out")
-    for path in (out / name for name in OWN):
+    for path in (*(out / name for name in OWN), *out.glob("*-[0-9]*.plan.json")):
         if path.exists() and not ours:
             raise TACacheError(
                 f"{path} is there, and no demo wrote it: name another folder with --out"

@@ -164,9 +164,7 @@ def fit(
 def _budgets(
     evaluations: str | None, speedup: float | None, psnr: float | None, steps: int
 ) -> list[int]:
-    if sum(value is not None for value in (evaluations, speedup, psnr)) > 1 and not (
-        evaluations and psnr is not None
-    ):
+    if speedup is not None and (evaluations is not None or psnr is not None):
         raise TACacheError("give one of --evaluations, --speedup and --psnr, or the first and last")
     if speedup is not None:
         if not 1 <= speedup <= steps:

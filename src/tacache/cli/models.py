@@ -29,6 +29,7 @@ from tacache.cli.render import profile_view
 from tacache.cli.spread import Spread, maker
 from tacache.cli.stored import named_plan
 from tacache.errors import TACacheError
+from tacache.fidelity import CAP
 from tacache.host import Request
 from tacache.host.accelerating import wish_of
 from tacache.models import EMBEDDED
@@ -262,9 +263,9 @@ def _output_line(output: Any) -> str:
     line = f"{output.file}  {output.seconds:.2f} s"
     if output.evaluations is not None:
         line += f", {output.evaluations} evaluations"
-    if output.psnr is not None:
-        ratio = output.full_seconds / output.seconds
-        line += (
-            f"; full steps {output.full_seconds:.2f} s ({ratio:.2f}x), PSNR {output.psnr:.2f} dB"
-        )
-    return line
+    if output.psnr is None:
+        return line
+    line += f"; full steps {output.full_seconds:.2f} s"
+    if output.psnr >= CAP:
+        return f"{line}, the same picture"
+    return f"{line} ({output.full_seconds / output.seconds:.2f}x), PSNR {output.psnr:.2f} dB"

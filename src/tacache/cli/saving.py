@@ -38,7 +38,8 @@ class Place:
     def kept(self, model: str, facts: list[Any]) -> Path:
         """Where a killed fit finds its runs again: beside its file, or by a hash of these facts."""
         if self.out is not None:
-            return self.out.with_name(f"{self.out.name}.runs")
+            out = self.out.resolve()  # also of `.` and `..`
+            return out.with_name(f"{out.name}.runs")
         named = hashlib.sha256(json.dumps([model, facts], sort_keys=True).encode()).hexdigest()
         return self.store.folder.parent / "fits" / f"{Path(model).name}-{named[:12]}.runs"
 

@@ -119,7 +119,7 @@ def serve(
     clips = EMBEDDED[model].fps is not None if model in EMBEDDED else makes_video(model)
     with bound(host, port) as listening:
         backend = _backend(model, asked, where, {**made_by, "limits": limits, "drain_s": drain})
-        app = make_app(backend, model, limits=limits, keys=keys, makes_clips=clips)
+        app = make_app(backend, model, limits=limits, keys=keys, makes_clips=clips, drain_s=drain)
         say(f"{model} is served at {opened(listening)}")
         sys.stdout.flush()
         run_app(app, listening, drain_s=drain)

@@ -15,6 +15,7 @@ from tacache.cli.printing import show as show_view
 from tacache.cli.render import plan_view
 from tacache.errors import TACacheError, printable
 from tacache.plan import Plan
+from tacache.storage.hub import SUFFIX
 from tacache.storage.store import PlanStore, Stored, target_of
 
 SIZE = ("height", "width", "num_frames")
@@ -74,7 +75,7 @@ def remove(names: Annotated[list[str], typer.Argument(help="Names of plans.")]) 
     """
     store = PlanStore()
     for name in names:
-        store.get(name)  # all names are right, or nothing is removed
+        store.path_of(name)  # all names are right, or nothing is removed
     for name in names:
         say(f"Removed {store.remove(name)}")
 
@@ -92,7 +93,7 @@ def export(
     tacache plans export tiny-flux-13of50-1a2b3c4d -o tiny.plan.json
     """
     stored = PlanStore().get(name)
-    target = stored.plan.save(out or Path(stored.path.name))
+    target = stored.plan.save(out or Path(f"{stored.name}{SUFFIX}"))
     say(f"Written to {target}")
 
 

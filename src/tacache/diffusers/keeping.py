@@ -63,7 +63,9 @@ class RunningSource:
 
     def call_of(self, row: int, rows: int) -> dict[str, Any]:
         """The arguments of one sample of the batch."""
-        call = {name: _row(name, value, row, rows) for name, value in self._arguments.items()}
+        call = {
+            name: _plain(_row(name, value, row, rows)) for name, value in self._arguments.items()
+        }
         asks_latents = self._call.arguments.get("output_type") == "latent"
         return call | ({"output_type": "latent"} if asks_latents else {})
 
@@ -191,8 +193,6 @@ def _can_be_kept(name: str, value: Any) -> bool:
 
 def _row(name: str, value: Any, row: int, rows: int) -> Any:
     """What of an argument belongs to one sample of the batch; prompts are repeated in order."""
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
     if not isinstance(value, Tensor | list | tuple) or not len(value) or rows % len(value):
         return value
     at = row // (rows // len(value))
@@ -201,3 +201,16 @@ def _row(name: str, value: Any, row: int, rows: int) -> Any:
     if isinstance(value[at], Tensor):  # an encoding for each prompt
         return [value[at].detach().cpu().clone()]
     return value[at] if "prompt" in name else value
+
+
+def _plain(value: Any) -> Any:
+    """A value with numbers of Python in the place of numpy's, which a file gives back."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, tuple):
+        return tuple(_plain(one) for one in value)
+    return value

@@ -7,6 +7,7 @@ import functools
 import logging
 import threading
 from collections.abc import Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -59,6 +60,11 @@ def wish_of(
     speedup: float | None, evaluations: int | None, learn: int, plan: Plan | str | Path | None
 ) -> Wish:
     """The wish that these arguments express, or an error that says what is wrong with them."""
+    for name, number in (("evaluations", evaluations), ("learn", learn)):
+        if number is not None and not isinstance(number, Integral):
+            raise PlanError(f"{name} is a whole number, not {number!r}")
+    if speedup is not None and not isinstance(speedup, Real):
+        raise PlanError(f"speedup is a number, not {speedup!r}")
     if speedup is not None and evaluations is not None:
         raise PlanError("give speedup or evaluations, not both: one follows from the other")
     if evaluations is not None and evaluations < 1:
@@ -106,7 +112,7 @@ class Chooser:
         self._learnings: dict[str, Learning] = {}
         self._given_up: set[str] = set()
         self._proven: set[frozenset[str]] = set()  # the arguments of calls that repeat
-        self._fitted: dict[tuple[str, int], Plan] = {}  # also where the store could not take them
+        self._fitted: dict[tuple[str, int], Plan] = {}  # that the store could not take
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Chooser":
         """Copies of a pipeline learn together."""
@@ -163,13 +169,11 @@ class Chooser:
             self._let_go(key)
 
     def _stored(self, run: Setting, key: str, evaluations: int) -> Plan | None:
-        if (key, evaluations) in self._fitted:
-            return self._fitted[key, evaluations]
         near = self.wish.near(evaluations, run.steps)
         stored = (self.store.find(run.origin, run.times, k, run.breaks) for k in near)
         found = next((one for one in stored if one is not None), None)
         if found is None:
-            return None
+            return self._fitted.get((key, evaluations))
         self._let_go(key)
         self.say(
             (key, evaluations, found.name),
@@ -203,7 +207,7 @@ class Chooser:
             if not learning.begin():
                 self.say(
                     (key, "busy"),
-                    "another process learns this setting, and one does so at a time: an instant "
+                    "another process or pipeline learns this setting, one at a time: an instant "
                     "plan is followed until its plan is there",
                 )
                 return None
@@ -234,10 +238,15 @@ class Chooser:
                     return self._fit(run, key, evaluations, learning, source)
         except StorageError as error:
             self._give_up(key, f"{error}. Nothing is learned")
-        except Exception as error:  # whatever it is, the call goes on
+        except TACacheError as error:
             learning.forget()
-            kind = "" if isinstance(error, TACacheError) else f"{type(error).__name__}: "
-            self._give_up(key, f"nothing can be learned from these calls: {kind}{error}")
+            self._give_up(key, f"nothing can be learned from these calls: {error}")
+        except Exception as error:  # whatever it is, the call goes on
+            self._give_up(
+                key,
+                f"the fit failed ({type(error).__name__}: {error}). The samples are kept, and the "
+                "next process tries again",
+            )
         return None
 
     def give_up(self, run: Setting, reason: str) -> None:
@@ -277,10 +286,10 @@ class Chooser:
             "call waits for it. %s", len(samples), evaluations, told,
         )  # fmt: skip
         plan = fit_kept(host, call, run, evaluations, samples, learning.resume)
-        self._fitted[key, evaluations] = plan
         try:
             name = f"stored as {self.store.put(plan).name}"
         except StorageError as error:
+            self._fitted[key, evaluations] = plan
             name = f"not stored, so it is gone with this process ({error})"
         else:
             learning.forget()

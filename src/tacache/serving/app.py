@@ -36,10 +36,11 @@ def make_app(
     limits: Limits | None = None,
     keys: Sequence[str] = (),
     makes_clips: bool = False,
+    drain_s: float = 60.0,
 ) -> FastAPI:
     """The application that serves one model; `keys` are those that clients may come with.
 
-    When it stops, it finishes its jobs and closes the backend.
+    When it stops, it gives its jobs `drain_s` seconds and closes the backend.
     """
     limits = limits or Limits()
 
@@ -47,7 +48,7 @@ def make_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.jobs = Jobs(backend, limits)
         yield
-        await app.state.jobs.finish()
+        await app.state.jobs.finish(drain_s)
         await backend.close()
 
     app = FastAPI(

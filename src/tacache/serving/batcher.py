@@ -4,7 +4,7 @@ import copy
 import functools
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
@@ -15,6 +15,7 @@ from tacache.diffusers.calls import as_number, can_start_midway
 from tacache.diffusers.host import apply, plain_scheduler
 from tacache.errors import HostError
 from tacache.plan import Plan
+from tacache.serving.adapters import Adapters, AdapterSwitch
 from tacache.serving.load import WaveTimes, finish_times
 from tacache.serving.standing import StandIn, locked
 from tacache.serving.waves import Cancelled, Waves
@@ -22,7 +23,6 @@ from tacache.serving.waves import Cancelled, Waves
 DENOISERS = ("transformer", "transformer_2", "unet", "prior")
 ENCODING = ("tokenizer", "text_encoder", "image_encoder", "processor")  # begin their names
 STEPS = 50  # of a call that does not say how many
-Adapters = tuple[tuple[str, float], ...]
 
 
 class Request:
@@ -31,7 +31,7 @@ class Request:
     def __init__(self, pipe: Any, call: dict[str, Any], adapters: Adapters | None) -> None:
         self.pipe, self.call, self.adapters = pipe, call, adapters
         self.is_cancelled = False
-        self.calls = 0  # of the denoiser, one or two an evaluation
+        self.calls = 0  # of the denoiser in the first evaluation: one, or two with two branches
         self.rows = 1
         plan = getattr(pipe.scheduler, "plan", None)
         steps = call.get("num_inference_steps", STEPS)
@@ -76,7 +76,7 @@ class Request:
     @property
     def calls_each(self) -> int:
         """Calls of the denoiser an evaluation, as far as is known: two with two branches."""
-        return max(1, round(self.calls / self.evaluated)) if self.evaluated else 1
+        return max(1, self.calls) if self.evaluated else 1
 
 
 class Batcher:
@@ -106,10 +106,10 @@ class Batcher:
         }
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
-        self._adapters: Adapters | None = None
+        self._adapters = AdapterSwitch(pipe)
         self._is_open = True
         self._waves = Waves(
-            max_rows=max_rows, max_wait_s=max_wait_s, active=self._active, switch=self._switch
+            max_rows=max_rows, max_wait_s=max_wait_s, active=self._active, switch=self._adapters.use
         )
 
     def submit(
@@ -121,11 +121,14 @@ class Batcher:
     ) -> Request:
         """Take on one call of the pipeline, which follows `plan`; None runs all its steps.
 
-        `adapters` are names and weights of LoRA adapters that were loaded before; requests with
-        other ones share no wave. The rest are the arguments of the call, a `strength` among them
-        where it starts from a picture. A plan for another model is refused here, before it waits.
+        `adapters` are names and weights of LoRA adapters that were loaded before, () for none of
+        them; without it those are used that the pipeline had when the batcher was made. Requests
+        with other ones share no wave. The rest are the arguments of the call, a `strength` among
+        them where it starts from a picture. A plan for another model is refused here.
         """
         named = None if adapters is None else tuple((name, float(w)) for name, w in adapters)
+        if named:
+            self._adapters.check(named)
         copied, call = self._following(plan, call)
         request = Request(copied, call, named)
         request.pipe.__dict__.update(self._stand_ins(request))
@@ -135,6 +138,13 @@ class Batcher:
             self._waiting.append(request)
             self._start_next()
         return request
+
+    @property
+    def shared(self) -> Any:
+        """The pipeline with tokenizers and encoders that other threads may use meanwhile."""
+        copied = copy.copy(self.pipe)
+        copied.__dict__.update(self._locked)
+        return copied
 
     def cancel(self, request: Request) -> bool:
         """Stop a request at its next evaluation, or before it begins; False if it is done."""
@@ -239,20 +249,14 @@ class Batcher:
         forward = _forward_of(network)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            request.calls += 1
+            if not request.evaluated:
+                request.calls += 1
             return self._waves.evaluate(request, forward, *args, **kwargs)
 
         return call
 
     def _active(self) -> int:
         return len(self._running)
-
-    def _switch(self, adapters: Hashable) -> None:
-        """Give the model the adapters of the next wave."""
-        if adapters == self._adapters or not isinstance(adapters, tuple):
-            return
-        self.pipe.set_adapters([name for name, _ in adapters], [weight for _, weight in adapters])
-        self._adapters = adapters
 
     def _start_next(self) -> None:
         """Begin requests that wait, as far as more may run; the lock is held."""

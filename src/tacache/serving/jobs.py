@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from tacache.serving.backend import Backend
 from tacache.serving.requests import Limits, Refused, Wanted
 from tacache.serving.worker import Output, Progress
 
+logger = logging.getLogger("tacache.serving")
 BEAT = 15.0  # seconds after which a stream without news says that it is there
 
 
@@ -35,11 +37,11 @@ class Job:
                         self._set(progress=event)
                     else:
                         self._set(status="done", output=event[0])
-        except Refused as error:
-            self._set(status="failed", error=error)
         except asyncio.CancelledError:
             self._set(status="cancelled")
             raise
+        except Exception as error:
+            self._set(status="failed", error=_as_refused(error))
 
     def _set(self, **values: Any) -> None:
         self.__dict__.update(values)
@@ -87,6 +89,15 @@ class Job:
                 self._set(status="cancelled")
 
 
+def _as_refused(error: Exception) -> Refused:
+    """What the client is told of an error, without the frames and tensors that led to it."""
+    if isinstance(error, Refused):
+        error.__cause__ = error.__context__ = None
+        return error.with_traceback(None)
+    logger.error("a job failed", exc_info=error)
+    return Refused("the request failed: the server's log says why", status=500)
+
+
 class Jobs:
     """The jobs that are kept: those that run, and the latest of those that are over."""
 
@@ -117,9 +128,15 @@ class Jobs:
             )
         return self._jobs[name]
 
-    async def finish(self) -> None:
-        """Wait until every job is over."""
-        await asyncio.gather(*(one.task for one in self._jobs.values()), return_exceptions=True)
+    async def finish(self, seconds: float) -> None:
+        """Wait until every job is over, and stop those that are not in so many seconds."""
+        tasks = [one.task for one in self._jobs.values()]
+        if not tasks:
+            return
+        _, left = await asyncio.wait(tasks, timeout=seconds)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _make_room(self) -> None:
         """Forget the oldest jobs that are over, while they are too many or too large."""

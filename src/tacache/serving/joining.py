@@ -117,7 +117,10 @@ def _compared(name: str, value: Any, rows: int, digests: Digests) -> Hashable | 
         inner = [(key, _compared(key, one, rows, digests)) for key, one in sorted(value.items())]
         is_plain = all(part is not None and part[0] != "rows" for _, part in inner)  # type: ignore[index]
         return ("dict", *inner) if is_plain else None
-    if value is None or isinstance(value, bool | int | float | str | tuple):
+    if isinstance(value, tuple):
+        inner = [(str(i), _compared("", one, 0, digests)) for i, one in enumerate(value)]
+        return ("tuple", *inner) if all(part is not None for _, part in inner) else None
+    if value is None or isinstance(value, bool | int | float | str):
         return ("plain", repr(value))
     return None
 

@@ -63,6 +63,7 @@ def finish_times(
             left[i] -= 1
             if not left[i]:
                 ends[i] = now
-        waited = [i for i in order if i not in chosen]
+        taken = set(chosen)
+        waited = [i for i in order if i not in taken]
         order = waited + [i for i in chosen if left[i]]
     return ends

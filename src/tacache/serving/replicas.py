@@ -57,6 +57,7 @@ class Replica:
         async with contextlib.aclosing(self.worker.run(wanted)) as events:
             async for event in events:
                 yield self.name, self.worker.snapshot(), event
+        yield self.name, self.worker.snapshot(), None  # what was counted at its end
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What the number of replicas is decided by."""
@@ -141,7 +142,8 @@ class RayBackend:
             try:
                 async for replica, numbers, event in response:
                     self._numbers[replica] = numbers
-                    yield event
+                    if event is not None:
+                        yield event
                 return
             except DEAD:
                 self._numbers.pop(replica, None)
@@ -185,4 +187,5 @@ def _refusal(error: Exception) -> Refused:
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, Refused):
         return cause
-    return Refused(f"the replica failed: {first_line(cause)}", status=500)
+    logger.error("a replica failed", exc_info=error)
+    return Refused("the request failed: the server's log says why", status=500)

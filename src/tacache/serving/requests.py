@@ -53,6 +53,7 @@ class Limits(Frozen):
     pictures: Annotated[int, Field(ge=1)] = 8  # of one request
     side: Annotated[int, Field(ge=MULTIPLE)] = 2048  # pixels of a width or height
     frames: Annotated[int, Field(ge=1)] = 257  # of a clip
+    pixels: Annotated[int, Field(ge=1)] = 1 << 28  # of all frames of one output
     prompt: Annotated[int, Field(ge=1)] = 4000  # characters
     body: Annotated[int, Field(ge=1)] = 64 * 1024  # bytes of a request
     queued: Annotated[int, Field(ge=1)] = 20_000  # evaluations of all requests taken on
@@ -157,7 +158,13 @@ def check_limits(wanted: Wanted, limits: Limits, model: str) -> None:
         "n": (wanted.pictures, limits.pictures, "pictures"),
         "size": (max(shape.get("width", 0), shape.get("height", 0)), limits.side, "pixels a side"),
         "frames": (shape.get("num_frames", 0), limits.frames, "frames"),
+        "pixels": (_pixels(shape), limits.pixels, "pixels in all frames"),
     }
     for name, (value, most, unit) in asked.items():
         if value > most:
             raise Refused(f"{name} has {value} {unit}: at most {most} are allowed", param=name)
+
+
+def _pixels(shape: dict[str, int]) -> int:
+    """The pixels of an output, as far as a request says them."""
+    return shape.get("width", 1) * shape.get("height", 1) * max(1, shape.get("num_frames", 1))

@@ -57,7 +57,7 @@ class Waves:
         max_rows: int,
         max_wait_s: float,
         active: Callable[[], int],
-        switch: Callable[[Hashable], None],
+        switch: Callable[[Any], None],
     ) -> None:
         self.max_rows, self.max_wait_s = max_rows, max_wait_s
         self.times = WaveTimes()
@@ -160,18 +160,19 @@ class Waves:
         self._switch(wave[0].request.adapters)
         try:
             self._answer(wave)
+            return
         except torch.OutOfMemoryError:
             if len(wave) == 1:
                 raise
-            torch.cuda.empty_cache()
-            half = len(wave) // 2
-            self.max_rows = max(1, sum(ask.call.rows for ask in wave[:half]))
-            logger.warning(
-                "memory ran out with %d rows: waves have at most %d from now on",
-                sum(ask.call.rows for ask in wave), self.max_rows,
-            )  # fmt: skip
-            for part in (wave[:half], wave[half:]):
-                self._make(part)
+        torch.cuda.empty_cache()  # here, where the error holds no tensors any more
+        half = len(wave) // 2
+        self.max_rows = max(1, sum(ask.call.rows for ask in wave[:half]))
+        logger.warning(
+            "memory ran out with %d rows: waves have at most %d from now on",
+            sum(ask.call.rows for ask in wave), self.max_rows,
+        )  # fmt: skip
+        for part in (wave[:half], wave[half:]):
+            self._make(part)
 
     def _answer(self, wave: list[Ask]) -> None:
         rows = [ask.call.rows for ask in wave]

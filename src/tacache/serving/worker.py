@@ -81,6 +81,7 @@ class Worker:
         self._counts: Counter[str] = Counter()
         self._errors: deque[float] = deque(maxlen=256)  # of finish times, relative
         self._calls_each = 1
+        self._admitting = asyncio.Lock()  # a place that was offered is taken before the next offer
 
     def warm_up(self) -> Setting:
         """See that the model can be called as it will be, and measure its first waves."""
@@ -100,10 +101,11 @@ class Worker:
         outcome = "cancelled"  # where the caller ends it
         try:
             run = await asyncio.to_thread(self._possible, wanted.shape)
-            offer = self._offer(wanted, run)
-            for i in range(wanted.pictures):
-                requests.append(self._submit(wanted, wanted.shape, offer, i))
-            self._running.update(requests)
+            async with self._admitting:
+                offer = await asyncio.to_thread(self._offer, wanted, run)
+                for i in range(wanted.pictures):
+                    requests.append(self._submit(wanted, wanted.shape, offer, i))
+                self._running.update(requests)
             async for progress in self._watched(requests):
                 yield progress
             outputs = [
@@ -143,7 +145,7 @@ class Worker:
         key = tuple(sorted(shape.items()))
         with self._finding:
             if key not in self._settings:
-                self._settings[key] = setting_of(self.batcher.pipe, {**self.call, **shape})
+                self._settings[key] = setting_of(self.batcher.shared, {**self.call, **shape})
             self._settings.move_to_end(key)
             while len(self._settings) > KNOWN_SIZES:
                 self._settings.popitem(last=False)
@@ -195,7 +197,7 @@ class Worker:
     async def _watched(self, requests: list[Request]) -> AsyncGenerator[Progress, None]:
         """What is done of some requests, whenever that has changed, until all of it is."""
         loop, started, changed = asyncio.get_running_loop(), time.monotonic(), asyncio.Event()
-        estimates = self.batcher.finish_estimates() or {}
+        estimates = await asyncio.to_thread(self.batcher.finish_estimates) or {}
         expected = max((estimates.get(one, 0.0) for one in requests), default=0.0)
         for request in requests:
             request.when_done(lambda _: _tell(loop, changed))
@@ -231,8 +233,8 @@ class Worker:
                 self.batcher.cancel(one)
         self._running.difference_update(requests)
         self._counts["evaluations"] += sum(one.evaluated for one in requests)
-        if requests:
-            self._calls_each = max(one.calls_each for one in requests)
+        known = [one.calls_each for one in requests if one.evaluated]
+        self._calls_each = max(known, default=self._calls_each)
 
 
 def _refusal(error: Exception) -> Refused:
@@ -244,7 +246,7 @@ def _refusal(error: Exception) -> Refused:
     logger.error("a request failed", exc_info=error)
     if isinstance(error, TACacheError):
         return Refused(str(error), status=500)
-    return Refused(f"the model failed: {type(error).__name__}: {first_line(error)}", status=500)
+    return Refused("the request failed: the server's log says why", status=500)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

@@ -56,6 +56,7 @@ class PlanStore:
         self.folder = default_folder() if folder is None else Path(folder)
         self.shipped = shipped_folders() if shipped is None else tuple(shipped)
         self._known: dict[Path, tuple[object, Plan | None]] = {}
+        self._told: set[Path] = set()
 
     def put(self, plan: Plan) -> Stored:
         """Write a plan into the store; it takes the place of one for the same purpose.
@@ -67,7 +68,7 @@ class PlanStore:
             there = self.like(plan)
             path = self._free_path(plan) if there is None else there.path
             plan.save(path)
-        return Stored(_name_of(path), path, plan)
+        return Stored(self._name(path), path, plan)
 
     def plans(self) -> list[Stored]:
         """Every plan of the store by its name; a damaged file is named in a warning and skipped."""
@@ -116,10 +117,15 @@ class PlanStore:
             raise PlanError(f"there is no plan {name!r} in {self.folder}: {hint}")
         return stored[wanted]
 
+    def path_of(self, name: str) -> Path:
+        """The file of this name, which may be damaged, or an error that names a similar one."""
+        own = self.folder / f"{name.removesuffix(SUFFIX)}{SUFFIX}"
+        return own if own in self._files(self.folder) else self.get(name).path
+
     def remove(self, name: str) -> Path:
         """Delete the plan of this name and return where it was; those that ship stay."""
         with self._locked():
-            path = self.get(name).path
+            path = self.path_of(name)
             if path.parent != self.folder:
                 raise PlanError(f"{name} comes with the package and is not removed")
             try:
@@ -129,10 +135,27 @@ class PlanStore:
         return path
 
     def _read(self, folder: Path) -> Iterator[Stored]:
-        for path in _plan_files(folder):
+        for path in self._files(folder):
             plan = self._load(path)
             if plan is not None:
-                yield Stored(_name_of(path), path, plan)
+                yield Stored(self._name(path), path, plan)
+
+    def _name(self, path: Path) -> str:
+        """The name of a plan; one that ships has its model's name before it."""
+        name = path.name.removesuffix(SUFFIX)
+        return name if path.parent == self.folder else f"{path.parent.parent.name}-{name}"
+
+    def _files(self, folder: Path) -> list[Path]:
+        """The plan files of a folder; one that cannot be read is told once."""
+        try:
+            return sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            if folder not in self._told:
+                self._told.add(folder)
+                logger.warning("the plans in %s cannot be read (%s)", folder, error.strerror)
+            return []
 
     def _load(self, path: Path) -> Plan | None:
         """The plan of a file, read again only when the file has changed; None if it is damaged."""
@@ -190,16 +213,6 @@ def shipped_folders() -> tuple[Path, ...]:
     return tuple(sorted(Path(str(files("tacache"))).glob("models/*/plans")))
 
 
-def _plan_files(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        logger.warning("the plans in %s cannot be read (%s)", folder, error.strerror)
-        return []
-
-
 def _loaded(path: Path) -> Plan | None:
     """The plan of a file, or None with a warning; links and pipes are not followed."""
     try:
@@ -209,7 +222,3 @@ def _loaded(path: Path) -> Plan | None:
     except PlanError as error:
         logger.warning("%s is not used (%s): remove or repair it", printable(path), error)
         return None
-
-
-def _name_of(path: Path) -> str:
-    return path.name.removesuffix(SUFFIX)

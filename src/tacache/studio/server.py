@@ -83,13 +83,23 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 class Guarded:
-    """An application whose every answer has our headers."""
+    """An application whose every answer has our headers.
 
-    def __init__(self, app: Any) -> None:
-        self._app = app
+    One that is not open to others answers only requests that name this machine as their host, so
+    that no page of a browser reaches it under another name.
+    """
+
+    def __init__(self, app: Any, *, is_open: bool) -> None:
+        self._app, self._is_open = app, is_open
 
     async def __call__(self, scope: Message, receive: Any, send: Send) -> None:
         """Answer, with headers added to the start of the answer."""
+        if scope["type"] == "http" and not self._is_open and not is_local(_host_of(scope)):
+            from starlette.responses import PlainTextResponse
+
+            refusal = PlainTextResponse("this page answers on localhost only", 403)
+            await refusal(scope, receive, send)
+            return
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -100,6 +110,15 @@ class Guarded:
             await send(message)
 
         await self._app(scope, receive, guarded)
+
+
+def _host_of(scope: Message) -> str:
+    """The name in the Host header of a request, without its port."""
+    headers = {name.lower(): value for name, value in scope.get("headers", ())}
+    host: str = headers.get(b"host", b"").decode("latin-1")
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if ":" in host else host
 
 
 @contextmanager
@@ -134,6 +153,7 @@ def _launch(page: Any, opening: Opening) -> Any:
 
     from tacache.studio.page.look import HEAD, SCRIPT, STYLE, theme
 
+    guards = [Middleware(Guarded, is_open=opening.auth is not None)]
     return page.queue(default_concurrency_limit=8).launch(
         server_name=opening.host,
         server_port=opening.port,
@@ -148,7 +168,7 @@ def _launch(page: Any, opening: Opening) -> Any:
         enable_monitoring=False,
         run_history=False,
         strict_cors=True,
-        app_kwargs={"middleware": [Middleware(Guarded)], "docs_url": None, "redoc_url": None},
+        app_kwargs={"middleware": guards, "docs_url": None, "redoc_url": None},
         theme=theme(),
         css_paths=STYLE,
         head=HEAD,
