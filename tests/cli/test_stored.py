@@ -155,10 +155,11 @@ def test_shipped_plans_are_listed_apart_and_stay(stored, tmp_path, monkeypatch):
     shipped = PlanStore(tmp_path / "tiny" / "plans", shipped=())
     theirs = shipped.put(fitted(evaluations=5))
     monkeypatch.setattr("tacache.storage.store.shipped_folders", lambda: (shipped.folder,))
-    assert theirs.name not in run("plans").stdout
-    assert theirs.name in run("plans", "--shipped", "--json").stdout
-    assert run("plans", "show", theirs.name).exit_code == 0
-    assert_one_line(run("plans", "remove", theirs.name), "comes with the package")
+    name = f"tiny-{theirs.name}"
+    assert name not in run("plans").stdout
+    assert name in run("plans", "--shipped", "--json").stdout
+    assert run("plans", "show", name).exit_code == 0
+    assert_one_line(run("plans", "remove", name), "comes with the package")
 
 
 def test_what_a_terminal_would_act_on_is_escaped():

@@ -113,3 +113,10 @@ def test_where_latents_have_another_form_the_loop_starts_from_the_noise_all_the_
         assert torch.equal(run.noise, noise)
         assert torch.equal(run.evaluate(noise, 0), first)
         assert run.finish(noise) is None
+
+
+def test_numbers_of_numpy_are_kept_as_pythons(flux):
+    scales = {"joint_attention_kwargs": {"scale": np.float32(0.5)}}
+    kept = source(flux, prompt="a", sigmas=list(np.linspace(1, 0.5, 2)), **scales).call_of(0, 1)
+    assert [type(one) for one in kept["sigmas"]] == [float, float]
+    assert type(kept["joint_attention_kwargs"]["scale"]) is float

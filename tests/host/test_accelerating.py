@@ -114,3 +114,9 @@ def test_a_plan_that_another_process_has_just_learned_is_followed(monkeypatch):
     monkeypatch.setattr(Learning, "begin", begin_late)
     assert choosing.choose(RUN, Keeping()).plan == plan
     assert Learning(choosing.store.folder / "learning" / key_of(RUN)).begin()
+
+
+@pytest.mark.parametrize("wish", [(None, 6.5, 0), (None, None, 2.5), ("4", None, 0)])
+def test_numbers_of_the_wrong_kind_are_refused(wish):
+    with pytest.raises(PlanError, match="number, not"):
+        wish_of(*wish, None)

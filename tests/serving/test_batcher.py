@@ -194,3 +194,24 @@ def test_a_saved_number_of_steps_is_counted_before_the_run_begins(flux):
         batcher.submit(**seeded(FLUX, 0))
         waiting = batcher.submit(**seeded(FLUX, 1))
         assert waiting.remaining <= STEPS
+
+
+def test_adapters_of_one_request_are_not_those_of_the_next(times):
+    from peft import LoraConfig
+
+    pipe = FLUX.build()
+    adapter = LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False)
+    pipe.transformer.add_adapter(adapter, "style")
+    pipe.transformer.disable_adapters()
+    plain = direct(FLUX, pipe, None, 0)
+    with Batcher(pipe) as batcher:
+        found = [
+            FLUX.output(batcher.submit(adapters=wanted, **seeded(FLUX, 0)).result(PATIENCE))
+            for wanted in (None, [("style", 1.0)], None, (), [("style", 1.0)])
+        ]
+        with pytest.raises(HostError, match="no adapter 'other'"):
+            batcher.submit(adapters=[("other", 1.0)], **seeded(FLUX, 0))
+    for number in (0, 2, 3):
+        assert_same(found[number], plain)
+    assert_same(found[1], found[4])
+    assert (found[1] - plain).abs().max() > 1e-3 * plain.abs().max()

@@ -77,3 +77,10 @@ def test_results_of_every_kind_part_by_rows():
     assert torch.equal(parted(Output(x), [1, 2])[1].sample, x[1:])
     with pytest.raises(TypeError, match="str cannot be parted"):
         parted("text", [1])
+
+
+def test_tuples_of_tensors_are_compared_by_their_content():
+    first, second = torch.zeros(2000), torch.zeros(2000)
+    second[1000] = 1.0  # which printing leaves out
+    assert call(attention_kwargs=(first,)).key == call(attention_kwargs=(first.clone(),)).key
+    assert call(attention_kwargs=(first,)).key != call(attention_kwargs=(second,)).key

@@ -199,10 +199,10 @@ def test_plans_for_other_purposes_lie_beside_each_other(plans):
 
 
 def test_shipped_plans_are_found_after_the_users_own(tmp_path, plans):
-    shipped = PlanStore(tmp_path / "shipped", shipped=())
+    shipped = PlanStore(tmp_path / "model" / "plans", shipped=())
     theirs = shipped.put(fitted())
     both = PlanStore(plans.folder, shipped=[shipped.folder])
-    assert both.find(ORIGIN, TIMES, 3) == theirs
+    assert both.find(ORIGIN, TIMES, 3) == theirs._replace(name=f"model-{theirs.name}")
     assert both.plans() == []
     own = both.put(fitted(certificate=FLOW))
     assert both.find(ORIGIN, TIMES, 3) == own
@@ -214,6 +214,28 @@ def test_a_plan_is_removed_by_its_name(plans):
     assert plans.plans() == []
     with pytest.raises(PlanError, match="there is no plan"):
         plans.remove(stored.name)
+
+
+def test_a_damaged_file_is_removed_by_its_name(plans):
+    plans.folder.mkdir(parents=True)
+    broken = plans.folder / "broken.plan.json"
+    broken.write_text("{")
+    assert plans.remove("broken") == broken
+    assert not broken.exists()
+
+
+def test_plans_that_ship_have_their_models_name_before_theirs(tmp_path, plans):
+    plan = fitted()
+    for model in ("one", "two"):
+        plan.save(_made(tmp_path / model / "plans") / "13.plan.json")
+    store = PlanStore(plans.folder, shipped=[tmp_path / "one/plans", tmp_path / "two/plans"])
+    assert [one.name for one in store.shipped_plans()] == ["one-13", "two-13"]
+    assert store.get("two-13").path == tmp_path / "two/plans/13.plan.json"
+
+
+def _made(folder):
+    folder.mkdir(parents=True)
+    return folder
 
 
 def test_a_misspelt_name_is_answered_with_the_nearest(plans):

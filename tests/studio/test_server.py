@@ -42,8 +42,33 @@ def test_every_answer_forbids_what_comes_from_elsewhere():
     async def send(message):
         sent.append(message)
 
-    asyncio.run(Guarded(app)({"type": "http"}, None, send))
+    asyncio.run(Guarded(app, is_open=True)({"type": "http"}, None, send))
     headers = dict(sent[0]["headers"])
     assert b"default-src 'self'" in headers[b"content-security-policy"]
     assert headers[b"x-content-type-options"] == b"own"
     assert sent[1]["type"] == "http.response.body"
+
+
+@pytest.mark.parametrize(
+    ("host", "is_open", "status"),
+    [
+        (b"127.0.0.1:7860", False, 200),
+        (b"localhost", False, 200),
+        (b"[::1]:7860", False, 200),
+        (b"evil.example:7860", False, 403),
+        (b"", False, 403),
+        (b"studio.example", True, 200),
+    ],
+)
+def test_a_page_for_this_machine_answers_no_other_name(host, is_open, status):
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "headers": [(b"host", host)]}
+    asyncio.run(Guarded(app, is_open=is_open)(scope, None, send))
+    assert sent[0]["status"] == status
