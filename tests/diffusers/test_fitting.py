@@ -109,7 +109,7 @@ def test_the_plan_applies_and_its_certificate_is_what_one_measures(name, caplog)
     assert found.host.pipeline == type(pipe).__name__
     assert found.host.scheduler == type(before).__name__
     assert found.host.prompts_sha256 is not None
-    ours = [r for r in caplog.records if r.name.startswith("tacache")]
+    ours = [r for r in caplog.records if r.name == "tacache.diffusers"]
     assert not [r for r in ours if r.levelno >= logging.WARNING]
 
 

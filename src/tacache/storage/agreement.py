@@ -30,6 +30,7 @@ SOLVER_OPTIONS = (
 STEP_OPTIONS = (*SOLVER_OPTIONS, "prediction_type", "stochastic_sampling", "thresholding")
 # arguments of a call that change no velocity, or that the grid shows
 NO_SETTINGS = (
+    "batch_size",
     "num_images_per_prompt",
     "num_inference_steps",
     "num_timesteps",

@@ -1,6 +1,6 @@
 """The plan store: a folder of plan files per user, found by what they were fitted for.
 
-Only fitted plans are found: an instant plan does as well as one that follows the paper's rule.
+Only fitted plans are found: they carry a certificate of what they do.
 """
 
 import difflib
