@@ -314,3 +314,15 @@ def test_what_is_said_of_the_flow_was_measured():
     for budget in (5, 7, 10, 13, 17, 20, 25):  # first at every budget
         others = [value for key, value in found.items() if key[1] == budget]
         assert max(others) == found["fitted-flow", budget]
+
+
+def test_what_is_said_of_instant_plans_on_clips_was_measured():
+    text = " ".join((ROOT / "docs/reference/clips.md").read_text(encoding="utf-8").split())
+    at_once = {k: mean(v) for (_, k), v in measured("wan-instant").items()}
+    others = {key: mean(values) for key, values in measured("wan-main").items()}
+    assert "{:.1f}, {:.1f} and {:.1f} dB at 13".format(*(at_once[k] for k in (13, 17, 25))) in text
+    for name in ("tasu", "reuse", "fewer"):
+        found = [f"{others[name, k]:.1f}" for k in (13, 17, 25)]
+        assert f"{found[0]}, {found[1]} and {found[2]}" in text
+    assert others["tasu", 25] > at_once[25]
+    assert all(at_once[k] > others[name, k] for name in ("reuse", "fewer") for k in (13, 17, 25))
