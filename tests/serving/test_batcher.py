@@ -51,15 +51,27 @@ def test_three_budgets_at_once_are_three_direct_calls(name):
     tiny = PIPELINES[name]
     pipe = tiny.build()
     whole = profile_of(tiny, pipe, **({"strength": 1.0} if name in MIDWAY else {}))
+    start = {"strength": 0.6} if name in MIDWAY else {}
     plans = [k and instant_plan(whole.times, k, breaks=whole.breaks) for k in (4, 6, None)]
-    wanted = [direct(tiny, pipe, plan, seed) for seed, plan in enumerate(plans)]
+    wanted = [direct(tiny, pipe, plan, seed, **start) for seed, plan in enumerate(plans)]
     with Batcher(pipe, max_wait_s=0.2) as batcher:
         requests = [
-            batcher.submit(plan=plan, **seeded(tiny, seed)) for seed, plan in enumerate(plans)
+            batcher.submit(plan=plan, **seeded(tiny, seed, **start))
+            for seed, plan in enumerate(plans)
         ]
         for request, picture in zip(requests, wanted, strict=True):
             assert_same(tiny.output(request.result(PATIENCE)), picture)
     assert all(request.remaining == 0 for request in requests)
+
+
+def test_a_strength_by_default_is_that_of_the_call():
+    tiny = PIPELINES["flux-img2img"]
+    pipe = tiny.build()
+    plan = instant_plan(profile_of(tiny, pipe, strength=1.0).times, 6)
+    call = {name: value for name, value in seeded(tiny, 0).items() if name != "strength"}
+    with Batcher(pipe) as batcher:
+        found = tiny.output(batcher.submit(plan=plan, **call).result(PATIENCE))
+    assert_same(found, direct(tiny, pipe, plan, 0, strength=0.6))
 
 
 def test_evaluations_are_shared(flux, times):

@@ -3,7 +3,8 @@ import asyncio
 import pytest
 
 from tacache.errors import TACacheError
-from tacache.studio.server import Guarded, Opening, check_opening, is_local, read_auth
+from tacache.studio.server import Guarded, Opening, check_opening, read_auth
+from tacache.work.addresses import is_local
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org"])

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from tacache.diffusers.calls import (
     RunningCall,
-    as_number,
     can_start_midway,
     frame_runs,
     logger,
+    midway_strength,
     run_breaks,
     start_step,
 )
@@ -263,9 +263,7 @@ def accelerating_scheduler(parent: type) -> Any:
 
 def _start_of(call: RunningCall, steps: int) -> int:
     """The step that the strength of a call starts at."""
-    strength = as_number(call.arguments.get("strength"))
-    midway = strength is not None and strength < 1 and can_start_midway(call.pipeline)
-    return start_step(call.pipeline, steps, strength) if midway else 0
+    return start_step(call.pipeline, steps, midway_strength(call.pipeline, call.arguments))
 
 
 def _same(scheduler: Any) -> Any:

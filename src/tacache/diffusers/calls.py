@@ -183,6 +183,15 @@ def can_start_midway(pipeline: Any) -> bool:
     )
 
 
+def midway_strength(pipeline: Any, call: dict[str, Any]) -> float | None:
+    """The strength below 1 that a call starts midway with, given or by default."""
+    if not can_start_midway(pipeline):
+        return None
+    own = inspect.signature(type(pipeline).__call__).parameters.get("strength")
+    asked = as_number(call.get("strength", None if own is None else own.default))
+    return asked if asked is not None and asked < 1 else None
+
+
 def start_step(pipeline: Any, steps: int, strength: float | None) -> int:
     """The step a run of this strength starts at, rounded as the pipeline rounds it."""
     if strength is None:

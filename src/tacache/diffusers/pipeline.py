@@ -1,6 +1,5 @@
 """A pipeline of diffusers as a host, and calibrate and fit_plan on it."""
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from tacache import host
-from tacache.diffusers.calls import as_number, can_start_midway
+from tacache.diffusers.calls import midway_strength
 from tacache.diffusers.driving import DrivenRun, drive
 from tacache.diffusers.fingerprint import describe, has_negative, settings
 from tacache.diffusers.grids import on_grid
@@ -264,7 +263,7 @@ class PipelineHost:
     @contextmanager
     def follow(self, plan: Plan | None, call: Call) -> Iterator[Call]:
         """A plan that starts midway takes the call's strength, which is then called with 1.0."""
-        strength = _strength(self.pipe, call)
+        strength = midway_strength(self.pipe, call)
         if plan is None:
             yield call
             return
@@ -299,12 +298,3 @@ class PipelineHost:
 def pixels_of(output: Any) -> Pixels:
     """The first picture or clip of a pipeline's output."""
     return np.asarray(output[0][0], dtype=np.float32)
-
-
-def _strength(pipe: Any, call: Call) -> float | None:
-    """The strength below 1 that a call starts midway with, given or by default."""
-    if not can_start_midway(pipe):
-        return None
-    own = inspect.signature(type(pipe).__call__).parameters.get("strength")
-    asked = as_number(call.get("strength", None if own is None else own.default))
-    return asked if asked is not None and asked < 1 else None

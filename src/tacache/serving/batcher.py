@@ -11,7 +11,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-from tacache.diffusers.calls import as_number, can_start_midway
+from tacache.diffusers.calls import midway_strength
 from tacache.diffusers.host import apply, plain_scheduler
 from tacache.errors import HostError
 from tacache.plan import Plan
@@ -227,7 +227,7 @@ class Batcher:
         copied._progress_bar_config = {"disable": True}
         if plan is None:
             return copied, call
-        strength = as_number(call.get("strength")) if can_start_midway(copied) else None
+        strength = midway_strength(copied, call)
         apply(copied, plan, strength=strength)
         return copied, call if strength is None else {**call, "strength": 1.0}
 

@@ -1,7 +1,6 @@
 """Who may ask, and how much they may send: checked before a request is read."""
 
 import hmac
-import ipaddress
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
 from tacache.serving.requests import Refused
+from tacache.work.addresses import host_name, is_local
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -47,7 +47,7 @@ class Guards:
         if scope["path"] in OPEN:
             return
         if not self._keys:
-            if not is_local(_host_name(headers.get("host", ""))):
+            if not is_local(host_name(headers.get("host", ""))):
                 raise Refused("this server answers on localhost only", status=403)
             return
         kind, _, given = headers.get("authorization", "").partition(" ")
@@ -75,23 +75,6 @@ class Guards:
                 raise too_long
             if not message.get("more_body", False):
                 return body
-
-
-def is_local(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _host_name(header: str) -> str:
-    """The name in a Host header, without its port."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.rpartition(":")[0] if ":" in header else header
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

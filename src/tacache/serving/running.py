@@ -8,7 +8,7 @@ from typing import Any
 import uvicorn
 
 from tacache.errors import HostError
-from tacache.serving.guards import is_local
+from tacache.work.addresses import is_local
 
 
 def check_address(host: str, keys: Sequence[str]) -> None:

@@ -1,6 +1,5 @@
 """Opening the studio to a browser: on this machine alone unless told otherwise, and guarded."""
 
-import ipaddress
 import os
 import socket
 import tempfile
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 from tacache.errors import TACacheError
 from tacache.studio.model import StudioModel
 from tacache.studio.shelf import Shelf
+from tacache.work.addresses import host_name, is_local
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
@@ -63,14 +63,6 @@ def check_opening(opening: Opening) -> None:
         )
 
 
-def is_local(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def free_port(host: str) -> int:
     """A port of this address that nobody uses."""
     with socket.create_server((host, 0), family=_family(host)) as found:
@@ -113,12 +105,9 @@ class Guarded:
 
 
 def _host_of(scope: Message) -> str:
-    """The name in the Host header of a request, without its port."""
+    """The name in the Host header of a request."""
     headers = {name.lower(): value for name, value in scope.get("headers", ())}
-    host: str = headers.get(b"host", b"").decode("latin-1")
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] if ":" in host else host
+    return host_name(headers.get(b"host", b"").decode("latin-1"))
 
 
 @contextmanager
