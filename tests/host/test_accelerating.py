@@ -8,9 +8,10 @@ import pytest
 from tacache import Origin, instant_plan, time_grid
 from tacache.certificate import Certificate
 from tacache.errors import PlanError
-from tacache.host.accelerating import Chooser, Wish, known_of, wish_of
+from tacache.host.accelerating import Chooser, known_of
 from tacache.host.learning import Learning
 from tacache.host.settings import Setting, key_of
+from tacache.host.wish import Wish, wish_of
 
 TIMES = time_grid(20, shift=3.0)
 ORIGIN = Origin(kind="diffusers", pipeline="P", weights="w", call={"guidance_scale": 3.0})

@@ -4,7 +4,7 @@ import pytest
 
 from tacache import time_grid
 from tacache.certificate import Certificate
-from tacache.host.accelerating import Setting
+from tacache.host.settings import Setting
 from tacache.instant import instant_plan
 from tacache.plan import Plan
 from tacache.profile import Origin

@@ -16,9 +16,10 @@ from tacache.bagel.matching import check_host, fit_to_run, logger
 from tacache.bagel.runs import Run, describe
 from tacache.errors import TACacheError
 from tacache.host import Call, Host, Pixels
-from tacache.host.accelerating import Chooser, wish_of
+from tacache.host.accelerating import Chooser
 from tacache.host.learning import Kept, RunRecord
 from tacache.host.settings import Setting
+from tacache.host.wish import wish_of
 from tacache.plan import Plan
 from tacache.prompts import Sample
 

@@ -31,7 +31,7 @@ from tacache.cli.stored import named_plan
 from tacache.errors import TACacheError
 from tacache.fidelity import CAP
 from tacache.host import Request
-from tacache.host.accelerating import wish_of
+from tacache.host.wish import wish_of
 from tacache.models import EMBEDDED
 from tacache.profile import Profile
 from tacache.prompts import read_prompts

@@ -11,7 +11,7 @@ from tacache.cli import hosts
 from tacache.cli.options import LOADED, Call, Load, Model
 from tacache.cli.printing import say, tell
 from tacache.errors import TACacheError
-from tacache.host.accelerating import SPEEDUP, wish_of
+from tacache.host.wish import SPEEDUP, wish_of
 from tacache.models import EMBEDDED, makes_video
 
 KEYS = "TACACHE_API_KEYS"

@@ -34,9 +34,10 @@ from tacache.diffusers.matching import fit_to_run, warn_of_guidance, warn_of_sol
 from tacache.diffusers.midway import CutTimesteps
 from tacache.diffusers.schedulers import FollowsPlan, parent_class, plan_scheduler
 from tacache.errors import HostError, TACacheError
-from tacache.host.accelerating import Chooser, wish_of
+from tacache.host.accelerating import Chooser
 from tacache.host.learning import RunRecord
 from tacache.host.settings import Setting
+from tacache.host.wish import wish_of
 from tacache.instant import instant_plan
 from tacache.plan import Plan
 

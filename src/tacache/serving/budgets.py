@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tacache.host.accelerating import SPEEDUP
 from tacache.host.settings import Setting
+from tacache.host.wish import SPEEDUP
 from tacache.instant import instant_plan
 from tacache.plan import Plan
 from tacache.schedule import budget_for

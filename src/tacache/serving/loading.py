@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tacache.diffusers.loading import Loading, load_pipeline
-from tacache.host.accelerating import SPEEDUP
+from tacache.host.wish import SPEEDUP
 from tacache.models import EMBEDDED, frame_rate
 from tacache.serving.budgets import Budgets
 from tacache.serving.requests import Limits
