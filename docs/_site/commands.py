@@ -17,7 +17,10 @@ class Commands(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Read Markdown that is made from the parser."""
         text = "\n\n".join(map(section, commands()))
-        return self.parse_text_to_nodes(text, allow_section_headings=True)
+        found = self.parse_text_to_nodes(text, allow_section_headings=True)
+        for one in found:
+            one["classes"].append("command")  # for the style sheet
+        return found
 
 
 def commands() -> list[Any]:
