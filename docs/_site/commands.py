@@ -17,10 +17,7 @@ class Commands(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Read Markdown that is made from the parser."""
         text = "\n\n".join(map(section, commands()))
-        found = self.parse_text_to_nodes(text, allow_section_headings=True)
-        for one in found:
-            one["classes"].append("command")  # for the style sheet
-        return found
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
 
 
 def commands() -> list[Any]:

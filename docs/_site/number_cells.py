@@ -12,7 +12,8 @@ NUMBER = re.compile(r"[-+]?\d[\d.,]*x?(?: (?:±|of|to|s|ms|dB|GiB|%|†|‡|[-+]
 def mark(app: Sphinx, tree: Any) -> None:
     """Give every cell with a number a class, for which the style sheet has a rule."""
     for cell in tree.findall(nodes.entry):
-        if NUMBER.fullmatch(cell.astext().strip()):
+        is_code = next(cell.findall(nodes.literal), None) is not None
+        if not is_code and NUMBER.fullmatch(cell.astext().strip()):
             cell["classes"].append("number")
 
 
