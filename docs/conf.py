@@ -30,7 +30,7 @@ include_patterns = [
 ]
 exclude_patterns = [".*", "build", "dist", "demo", "docs/_site", "tests"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "commands", "docstrings"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "commands", "docstrings", "number_cells"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 suppress_warnings = [

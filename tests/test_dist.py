@@ -51,3 +51,15 @@ def test_what_a_release_needs_is_in_this_checkout():
     missing = [name for name in dist.IN_SDIST if not (ROOT / name).is_file()]
     missing += [name for name in dist.IN_WHEEL if not (ROOT / "src" / name).is_file()]
     assert missing == []
+
+
+def test_the_nodes_of_comfyui_have_the_version_of_the_package():
+    ours, nodes = (
+        (ROOT / name).read_text(encoding="utf-8")
+        for name in ("pyproject.toml", "comfyui/pyproject.toml")
+    )
+    (version,) = re.findall(r'^version = "(.*)"', ours, re.MULTILINE)
+    assert re.findall(r'^version = "(.*)"', nodes, re.MULTILINE) == [version]
+    needed = f"tacache>={version.rpartition('.')[0]}"  # 0.2.1 of the nodes runs with 0.2.0
+    assert re.findall(r'^dependencies = \["(.*)"\]', nodes, re.MULTILINE) == [needed]
+    assert (ROOT / "comfyui/requirements.txt").read_text(encoding="utf-8").split() == [needed]

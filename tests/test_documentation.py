@@ -167,8 +167,8 @@ def test_the_gap_to_a_direct_optimisation_is_what_was_measured():
         ("docs/reference/results.md", "main"),
         ("docs/reference/results.md", "calibration"),
         ("docs/reference/clips.md", "wan-main"),
-        ("docs/reference/clips.md", "wan-ablation"),
-        ("docs/reference/clips.md", "wan-calibration"),
+        ("docs/reference/clips-studies.md", "wan-ablation"),
+        ("docs/reference/clips-studies.md", "wan-calibration"),
     ],
 )
 def test_tables_of_methods_are_what_was_measured(page, study, tmp_path):
@@ -235,7 +235,7 @@ def test_what_is_said_of_rivals_on_pictures_holds():
 
 
 def test_what_tuning_evaluates_is_what_was_counted():
-    text = " ".join((ROOT / "docs" / "reference" / "bench.md").read_text(encoding="utf-8").split())
+    text = " ".join((ROOT / "docs/reference/bench-rules.md").read_text(encoding="utf-8").split())
     spent: dict[str, list[int]] = {}
     for one in packed("wan-main"):
         if one.get("prepare_evaluations"):
@@ -245,12 +245,16 @@ def test_what_tuning_evaluates_is_what_was_counted():
 
 
 def test_what_is_said_of_fitted_clips_is_what_was_measured():
-    text = " ".join((ROOT / "docs" / "reference" / "clips.md").read_text(encoding="utf-8").split())
+    text, studies = (
+        " ".join((ROOT / "docs/reference" / page).read_text(encoding="utf-8").split())
+        for page in ("clips.md", "clips-studies.md")
+    )
     found = measured("wan-main")
     psnr = {key: mean(values) for key, values in found.items()}
     assert psnr["fitted", 25] > psnr["tasu", 25] + 8
     assert f"{psnr['fitted', 25] - psnr['tasu', 25]:.1f} dB closer" in text
-    assert f"{psnr['fitted', 13]:.1f} dB beside {psnr['tasu', 25]:.1f}" in text
+    assert f"13 evaluations has {psnr['fitted', 13]:.1f} dB, and" in text
+    assert f"with 25 has {psnr['tasu', 25]:.1f}." in text
     assert psnr["fitted", 17] < psnr["tasu", 25]
     more = mean(measured("wan-pareto")["fitted", 21])
     assert f"({psnr['fitted', 17]:.1f} and {more:.1f} dB)" in text
@@ -270,14 +274,15 @@ def test_what_is_said_of_fitted_clips_is_what_was_measured():
     before = [key for key in budgeted if moved[key] > moved["fitted", key[1]]]
     assert sorted(before) == [("budcache", 5), ("diffusers-magcache", 5), ("oss", 7)]
     few, changes = (measured("wan-few", metric, prompts=60) for metric in ("psnr", "motion-psnr"))
-    ours, theirs = ("fitted", 7), ("oss", 7)
-    assert f"{lead(few[ours], few[theirs])} dB by frames and" in text
-    assert f"and {lead(changes[ours], changes[theirs])} by their changes" in text
-    ours = "fitted", 5
-    rivals = ("budcache", "BudCache"), ("magcache", "MagCache"), ("diffusers-magcache", "the 24,")
-    for rival, said in rivals:
-        leads = [lead(one[ours], one[rival, 5]) for one in (few, changes)]
-        assert f"{said} by {' and '.join(leads)}" in text
+    rivals = {
+        ("oss", 7): "OSS",
+        ("budcache", 5): "BudCache",
+        ("magcache", 5): "MagCache",
+        ("diffusers-magcache", 5): "MagCache of diffusers, the first by changes on the 24 prompts",
+    }
+    for rival, said in rivals.items():
+        leads = [lead(one["fitted", rival[1]], one[rival]) for one in (few, changes)]
+        assert f"| {rival[1]} | {said} | {' | '.join(leads)} |" in text
     taught = measured("wan-calibration")
     for budget in (13, 10, 7):
         fits = [mean(taught[key]) for key in taught if key[0][:6] == "fitted" and key[1] == budget]
@@ -285,7 +290,7 @@ def test_what_is_said_of_fitted_clips_is_what_was_measured():
     fixed = [
         mean(values) for (name, _), values in measured("wan-thresholds").items() if "/" in name
     ]
-    assert f"{min(fixed):.1f} to {sorted(fixed)[-2]:.1f} dB" in text  # the last is full steps
+    assert f"{min(fixed):.1f} to {sorted(fixed)[-2]:.1f} dB" in studies  # the last is full steps
 
 
 def test_what_is_said_of_the_flow_was_measured():
@@ -320,9 +325,17 @@ def test_what_is_said_of_instant_plans_on_clips_was_measured():
     text = " ".join((ROOT / "docs/reference/clips.md").read_text(encoding="utf-8").split())
     at_once = {k: mean(v) for (_, k), v in measured("wan-instant").items()}
     others = {key: mean(values) for key, values in measured("wan-main").items()}
-    assert "{:.1f}, {:.1f} and {:.1f} dB at 13".format(*(at_once[k] for k in (13, 17, 25))) in text
-    for name in ("tasu", "reuse", "fewer"):
-        found = [f"{others[name, k]:.1f}" for k in (13, 17, 25)]
-        assert f"{found[0]}, {found[1]} and {found[2]}" in text
+    rows = {"instant plan": at_once}
+    for name, said in (
+        ("tasu", "the paper's rule at its best ratio"),
+        ("reuse", "reuse of the last velocity"),
+        ("fewer", "fewer Euler steps"),
+    ):
+        rows[said] = {k: others[name, k] for k in (13, 17, 25)}
+    for said, row in rows.items():
+        assert f"| {said} | {' | '.join(f'{row[k]:.1f}' for k in (13, 17, 25))} |" in text
+    published = (others["taylorseer-1:wan", None], others["diffusers-taylorseer:wan", None])
+    assert f"{published[0]:.1f} dB to {at_once[10]:.1f} with 10" in text
+    assert f"{published[1]:.1f} dB to {at_once[11]:.1f} with 11" in text
     assert others["tasu", 25] > at_once[25]
     assert all(at_once[k] > others[name, k] for name in ("reuse", "fewer") for k in (13, 17, 25))

@@ -12,10 +12,10 @@ OF_THE_FLOW = ("flow_drift", "equivalent_steps")  # left out of files while they
 class Certificate(Frozen):
     """What a fitted plan was measured to do, on calibration samples that no weight was fitted to.
 
-    Drift is the distance of the result to the full-step one over the latter's norm; PSNR is that of
-    decoded pictures, in dB, where the host has a decoder. A plan that was fitted to the flow also
-    has its distance to the flow, and the number of Euler steps that are as near to it. All are
-    means over the samples.
+    All numbers are means over these samples. Drift is the distance to the full-step result, divided
+    by that result's norm. PSNR is of decoded pictures, in dB, if the host has a decoder. A plan
+    that was fitted to the flow also has its distance to the flow, and the number of Euler steps
+    that are as near to it.
     """
 
     held_out: Annotated[int, Field(ge=1)]

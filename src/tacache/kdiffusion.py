@@ -51,6 +51,7 @@ def sample_tacache(
     The plan is moved to `sigmas` if they are not its own. The callback is called at every step: at
     anchors with the model's `denoised`, else with that of the rebuilt velocity. A fitted plan
     crosses each interval in one step; its callbacks lie on that line, and change nothing.
+    `keep(denoised, sigma)` corrects a rebuilt `denoised`, as outside an inpainting mask.
     """
     if len(sigmas) < 2:
         return x
@@ -118,7 +119,7 @@ def calibrate(
     host: Origin | None = None,
     breaks: Sequence[float] = (),
 ) -> Profile:
-    """Measure a profile on a full run from `x` (samples along dim 0); see `Profile.merge`."""
+    """Measure a profile on a full run from `x`; `Profile.merge` joins those of several runs."""
     found: list[Profile] = []
     sample_recorded(
         model, x, sigmas, extra_args, callback, disable,
@@ -174,9 +175,9 @@ def plan_for_sigmas(plan: Plan, sigmas: Sequence[float]) -> Plan:
 def plan_from_profile(
     profile: Profile, sigmas: Sequence[float], evaluations: int, breaks: Sequence[float] = ()
 ) -> Plan:
-    """Make a plan with so many evaluations on these sigmas, or of every step if they are fewer.
+    """Make a plan with so many evaluations on these sigmas; if there are fewer steps, of all.
 
-    Where the paper's longest interval asks for more evaluations, intervals are as long as needed.
+    Intervals become as long as that takes, also longer than the paper lets them be.
     """
     times = _levels(sigmas)
     if evaluations >= len(times) - 1:
@@ -190,7 +191,7 @@ def plan_from_profile(
 
 
 def with_parts(plan: Plan, breaks: Sequence[float]) -> Plan:
-    """Add an anchor to the plan at each of this run's changes of guidance that has none."""
+    """Return the plan with an anchor wherever the guidance of this run changes."""
     inside = tuple(b for b in breaks if break_steps(plan.times, (b,)))
     return with_breaks(plan, inside) if inside else plan
 

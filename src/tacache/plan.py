@@ -173,7 +173,7 @@ class Plan(FileRecord):
         return tuple(end - n for n, end in zip(self.anchors, ends, strict=True))
 
     def update(self, step: int) -> tuple[float, float]:
-        """exp(k dt) and d with which `step`'s velocity leads to the next one's (eq. 13)."""
+        """Return exp(k dt) and d, which turn the velocity of `step` into the next one (eq. 13)."""
         magnitude, direction = RATES[self.rule]
         growth, turn = 1.0, 0.0
         if magnitude and self.magnitude is not None:

@@ -111,11 +111,11 @@ class Profile(FileRecord):
 
     @property
     def unresolved(self) -> float:
-        """The share of d^2 that is no turning the steps resolve, from 0 to 1, as far as d tells.
+        """The share of d^2, from 0 to 1, that is jumps and no turn that the steps resolve.
 
-        A turn that steps resolve has a smooth d. What jumps from one step to the next leaves d
-        erratic by more than the samples' spread explains; in random networks, where all of it
-        jumps, log d is off a smooth curve by about `ERRATIC`. Without a spread it is 0.
+        A turn that the steps resolve has a smooth d. Jumps from one step to the next leave d more
+        erratic than the samples' spread explains. In random networks, where all of it jumps, log d
+        is off a smooth curve by about `ERRATIC`. Without a spread the answer is 0.
         """
         d = np.array(self.direction[:-1])  # the last repeats the one before it
         if len(d) < 3 or d.min() <= 0 or not any(self.direction_std):
@@ -134,7 +134,7 @@ class Profile(FileRecord):
         host: Origin | None = None,
         breaks: Sequence[float] = (),
     ) -> Self:
-        """Means and deviations (eq. 5) of k_n and d_n: N - 1 rows with one number a sample."""
+        """Make a profile of k_n and d_n (eq. 5), given as N - 1 rows with one number a sample."""
         grid = profile_times(times)
         k, d = np.array(magnitude, float), np.array(direction, float)
         if k.shape != d.shape or k.ndim != 2 or len(k) != len(grid) - 2 or not k.shape[1]:
@@ -164,7 +164,7 @@ class Profile(FileRecord):
 
     @classmethod
     def merge(cls, profiles: Iterable[Self]) -> Self:
-        """Join profiles into that of all samples, exact to rounding, in any order and grouping."""
+        """Join profiles into one of all their samples; their order changes nothing but rounding."""
         parts = list(profiles)
         if not parts:
             raise ProfileError("there is no profile to merge: give at least one")

@@ -82,3 +82,15 @@ def test_commands_can_be_read(known):
         if one.param_type_name == "option" and one.rich_help_panel is None and not one.hidden
     ]
     assert len(first) <= 5
+
+
+def test_help_is_wrapped_where_the_terminal_ends():
+    for columns in (60, 80, 120):
+        shown = CliRunner().invoke(app, ["bench", "--help"], env={"COLUMNS": str(columns)}).output
+        words = " ".join(shown.split())
+        assert "A benchmark that was killed goes on where it stopped. Under torchrun or" in words
+        prose = shown[shown.index("A benchmark that") : shown.index("Examples")]
+        *lines, _ = prose.strip().splitlines()
+        firsts = [line.split()[0] for line in prose.strip().splitlines()[1:]]
+        for line, first in zip(lines, firsts, strict=True):  # the next word had no room
+            assert len(line.strip()) + 1 + len(first) > columns - 2, line

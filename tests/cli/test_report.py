@@ -146,7 +146,9 @@ def test_help_has_examples():
         assert text in shown
 
 
-@pytest.mark.parametrize("document", ["docs/reference/results.md", "docs/reference/clips.md"])
+@pytest.mark.parametrize(
+    "document", [f"docs/reference/{name}.md" for name in ("results", "clips", "clips-studies")]
+)
 def test_a_document_shows_what_was_measured(document):
     text = (ROOT / document).read_text(encoding="utf-8")
     names = marked(text)

@@ -23,6 +23,12 @@ def refused(*arguments: str) -> str:
     return result.stderr
 
 
+def test_a_model_that_is_no_pipeline_is_refused():
+    result = CliRunner().invoke(app, ["serve", "bagel", "--local"])
+    assert result.exit_code == 2
+    assert "a server runs pipelines of diffusers" in result.stderr
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.4", "::", "gpu.example"])
 def test_other_machines_need_a_key(host):
     assert "--api-key" in refused("--local", "--host", host)

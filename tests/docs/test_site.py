@@ -83,3 +83,12 @@ def test_every_message_in_troubleshooting_is_one_of_ours():
     assert len(messages) > 30
     for message in messages:
         assert message in joined, message
+
+
+def test_numbers_of_a_table_are_not_broken_in_two(site):
+    shown = (site / "docs/reference/clips.html").read_text(encoding="utf-8")
+    cells = re.findall(r"<td class=\"([^\"]*)\"><p>(?:<[^>]+>)?([^<]*)", shown)
+    assert {"63.18 ± 1.91", "53.47, 0 %"} <= {text for kinds, text in cells if "number" in kinds}
+    assert "fitted" not in {text for kinds, text in cells if "number" in kinds}
+    sheet = (site / "_static/site.css").read_text(encoding="utf-8")
+    assert re.search(r"td\.number \{\s*white-space: nowrap;", sheet)

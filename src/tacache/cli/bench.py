@@ -65,12 +65,14 @@ class Measured:
         typer.Option(help="What methods are tuned to end near: run (full steps) or flow."),
     ] = None
     fine: Annotated[
-        int | None, typer.Option(min=2, help="Also compare to so many full steps, such as 500.")
+        int | None,
+        typer.Option(min=2, help="Also compare with a run of so many steps, such as 500."),
     ] = None
     repeats: Annotated[
         int,
         typer.Option(
-            min=1, help="From 2 on, every run is warmed up and timed so often; the median counts."
+            min=1,
+            help="From 2 on: time every run so often, after one to warm up, and take the median.",
         ),
     ] = 1
     trace: Annotated[
@@ -107,7 +109,8 @@ def bench(
     model: Model,
     *,
     methods: Annotated[
-        str | None, typer.Option(help="Methods, such as tasu,fitted,fewer; a wrong one lists all.")
+        str | None,
+        typer.Option(help="Methods, such as tasu,fitted,fewer; a wrong name lists them all."),
     ] = None,
     suite: SuiteName = None,
     evaluations: Annotated[
@@ -115,7 +118,7 @@ def bench(
     ] = None,
     prompts: Prompts = "test",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The records (default: by MODEL's name).")
+        Path | None, typer.Option("--out", "-o", help="The records (default: named after MODEL).")
     ] = None,
     samples: Samples,
     measured: Measured,
@@ -127,9 +130,8 @@ def bench(
     """Run methods from the same noise on the same model, and append a record for each sample.
 
     A benchmark that was killed goes on where it stopped. Under torchrun or accelerate launch the
-    processes share the work. docs/reference/bench.md has the names of methods, such as tasu-10
-    (the paper's thresholds) or magcache:flux (as published), the suites, and how the comparison is
-    kept fair.
+    processes share the work. docs/reference/bench.md has the suites, the names of methods, such as
+    tasu-10 (at the paper's ratio) or magcache:flux (as published), and how it is kept fair.
 
     [bold]Examples[/bold]
 

@@ -77,7 +77,8 @@ class Search:
         typer.Option(
             min=1,
             max=LONGEST,
-            help="An interval may use 1, the newest velocity; 2, the last two; 3, a memory of all.",
+            help="What a plan rebuilds steps from: 1 the newest velocity, 2 the last two, 3 a "
+            "memory of all.",
         ),
     ] = LONGEST
     most: Annotated[

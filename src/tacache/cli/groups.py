@@ -39,9 +39,15 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         }
         command(**given, **made)
 
+    run.__doc__ = one_line_a_paragraph(command.__doc__ or "")
     run.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]
     run.__annotations__ = {option.name: option.annotation for option in flat}
     return run
+
+
+def one_line_a_paragraph(text: str) -> str:
+    """Join the lines of each paragraph, so that the help is wrapped where the terminal ends."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
 def options_of(group: Any) -> Iterator[inspect.Parameter]:

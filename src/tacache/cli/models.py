@@ -133,7 +133,7 @@ class Faster:
 
     PANEL: ClassVar = "How it gets faster"
     evaluations: Annotated[
-        int | None, typer.Option(min=1, help="In place of --speedup: evaluations of one run.")
+        int | None, typer.Option(min=1, help="Evaluations of one run, in place of --speedup.")
     ] = None
     learn: Annotated[
         int,
@@ -174,7 +174,7 @@ def generate(
     *,
     speedup: Annotated[
         float | None,
-        typer.Option(help="Such as 4: by a stored plan that fits, else by an instant one."),
+        typer.Option(help="Times faster, such as 4: by a stored plan, else by an instant one."),
     ] = None,
     prompt: Annotated[
         list[str] | None, typer.Option(help='A prompt, such as "a red fox"; may be repeated.')

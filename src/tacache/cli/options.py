@@ -32,6 +32,12 @@ Model = Annotated[
         help="A hub id, a pipeline's folder, tiny-flux, tiny-wan or bagel.", show_default=False
     ),
 ]
+Pipeline = Annotated[
+    str,
+    typer.Argument(
+        help="tiny-flux, tiny-wan, a hub id or a pipeline's folder.", show_default=False
+    ),
+]
 Prompts = Annotated[str, typer.Option(help=PROMPTS_HELP)]
 Count = Annotated[int | None, typer.Option(min=1, help="Use only the first COUNT prompts.")]
 Seeds = Annotated[

@@ -116,7 +116,7 @@ def pull(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Also write the plan to this file.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Which plan, where there are several.")] = None,
+    name: Annotated[str | None, typer.Option(help="Which plan, if there are several.")] = None,
     evaluations: Annotated[int | None, typer.Option(help="The same, by its budget.")] = None,
     revision: Annotated[str | None, typer.Option(help="A branch, tag or commit.")] = None,
     force: Annotated[
@@ -126,7 +126,7 @@ def pull(
 ) -> None:
     """Get a plan from the hub into your plan store.
 
-    It is used unasked only where it was made for the very weights and settings of a call.
+    It is used unasked only for calls with the weights and settings that it was made for.
 
     [bold]Examples[/bold]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from tacache.cli import hosts
-from tacache.cli.options import LOADED, Call, Load, Model
+from tacache.cli.options import LOADED, Call, Load, Pipeline
 from tacache.cli.printing import say, tell
 from tacache.errors import TACacheError
 from tacache.host.wish import SPEEDUP, wish_of
@@ -29,10 +29,12 @@ class Served:
             "keeps them out of the list of processes."
         ),
     ] = None
-    max_pictures: Annotated[int, typer.Option(min=1, help="Pictures of one request.")] = 8
-    max_side: Annotated[int, typer.Option(min=16, help="Pixels of a width or height.")] = 2048
+    max_pictures: Annotated[int, typer.Option(min=1, help="The most pictures of one request.")] = 8
+    max_side: Annotated[int, typer.Option(min=16, help="The most pixels of a width or height.")] = (
+        2048
+    )
     max_queued: Annotated[
-        int, typer.Option(min=1, help="Evaluations that wait; beyond it clients get a 503.")
+        int, typer.Option(min=1, help="The most evaluations that wait; then clients get a 503.")
     ] = 20_000
 
     def keys(self) -> tuple[str, ...]:
@@ -60,11 +62,12 @@ class Replicas:
         typer.Option(
             metavar="NUMBER|LEAST:MOST",
             help="Copies of the model; a range grows and shrinks with the evaluations that wait "
-            "(default: one a GPU).",
+            "(default: one for each GPU).",
         ),
     ] = None
     gpus: Annotated[
-        float | None, typer.Option(min=0, help="GPUs of a copy (default: 1 where there are any).")
+        float | None,
+        typer.Option(min=0, help="GPUs for each copy (default: 1, or 0 without GPUs)."),
     ] = None
     address: Annotated[
         str | None, typer.Option(help="A Ray cluster to join (default: one on this machine).")
@@ -78,18 +81,23 @@ class Replicas:
 
 
 def serve(
-    model: Model,
+    model: Pipeline,
     *,
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")
+    ] = 8000,
     speedup: Annotated[
-        float, typer.Option(help="For requests that say nothing about it; 1 makes all steps.")
+        float, typer.Option(help="The speedup of requests that name none; 1 runs all steps.")
     ] = SPEEDUP,
     max_rows: Annotated[
-        int, typer.Option(min=1, help="Rows of one evaluation.", rich_help_panel=LOADED)
+        int,
+        typer.Option(
+            min=1, help="How many samples one evaluation may have.", rich_help_panel=LOADED
+        ),
     ] = 16,
     drain: Annotated[
-        float, typer.Option(min=1, help="Seconds to finish requests in when it is stopped.")
+        float, typer.Option(min=1, help="Seconds to finish requests when it is told to stop.")
     ] = 60.0,
     where: Replicas,
     served: Served,
@@ -107,6 +115,8 @@ def serve(
     curl localhost:8000/v1/images/generations -H 'Content-Type: application/json' -d
     '{"prompt": "a red apple", "speedup": 4}'
     """
+    if model in hosts.NAMED:
+        raise TACacheError(f"a server runs pipelines of diffusers, and {model} is none")
     import_server()
     from tacache.serving.app import make_app
     from tacache.serving.running import bound, check_address, opened, run_app

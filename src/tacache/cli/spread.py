@@ -37,7 +37,9 @@ class Spread:
     ] = False
     copies: Annotated[
         int | None,
-        typer.Option(min=1, help="With --ray: copies of the model (default: one a GPU, or one)."),
+        typer.Option(
+            min=1, help="With --ray: copies of the model (default: one for each GPU, at least one)."
+        ),
     ] = None
 
     def check(self, out: Path, compare: bool, learn: int) -> None:

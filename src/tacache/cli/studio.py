@@ -32,7 +32,8 @@ class Opened:
         typer.Option(
             metavar="USER:PASSWORD",
             envvar=AUTH,
-            help="Who may see the page. In the environment nobody else reads it.",
+            help="The name and password that open the page. Other users of this machine can read "
+            "an option; they cannot read the environment variable.",
         ),
     ] = None
 

@@ -1,4 +1,4 @@
-"""Plans for every flow pipeline of diffusers: its scheduler is swapped for one with a plan."""
+"""Follow, measure and fit plans in flow pipelines of diffusers; only the scheduler is swapped."""
 
 try:
     import diffusers as _diffusers  # noqa: F401

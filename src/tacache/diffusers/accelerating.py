@@ -52,15 +52,16 @@ def accelerate(
     learn: int = 0,
     plan: Plan | str | Path | None = None,
 ) -> None:
-    """Make the calls of `pipe` faster, `speedup` times as fast (4 unless told) or by `evaluations`.
+    """Make the calls of `pipe` faster: `speedup` times (4 unless told), or to `evaluations`.
 
-    Each call follows the plan of the store that was fitted for just such a call, else an instant
-    plan, which nothing was measured for; a log line says which. With `learn=8` the first eight
-    samples of a setting run in full, and a plan is fitted to them and stored. `plan`, or that of a
-    file, is followed by all runs it has the steps for.
+    Call the pipeline as before, with its own strength in image to image. Each call follows the
+    stored plan that was fitted for just such a call. If there is none, it follows an instant plan,
+    for which nothing was measured. A log line says which. With `learn=8` the first eight samples of
+    a setting run in full; a plan is fitted to them and stored. With `plan`, a plan or the path of
+    its file, every run that has its steps follows that plan.
 
-    Call the pipeline as before, with its own strength in image to image. `remove(pipe)` undoes it,
-    and `pipe.scheduler.run_plan` is the plan that the last call followed, None after a full run.
+    `remove(pipe)` undoes it. `pipe.scheduler.run_plan` is the plan that the last call followed; it
+    is None after a full run.
     """
     wish = wish_of(speedup, evaluations, learn, plan)
     plain = plain_scheduler(pipe)

@@ -61,8 +61,8 @@ def fit_plan(
 
     A quarter of the samples (at least one) is held out from every fit and judges the anchors. One
     evaluation is one velocity of one sample; at most `max_evaluations` are spent, the full runs
-    included. `search=False` moves none of the dynamic program's anchors and tries other weightings
-    of growth only as far as 1,500 evaluations go. `history` says what an interval may use: 1, the
+    included. `search=False` is quicker: it keeps the anchors that a dynamic program finds, and
+    spends at most 1,500 evaluations. `history` says from what an interval is rebuilt: 1, the
     velocity of its anchor; 2, the last two; 3, a memory of all before. Without a condition
     `velocity` always gets the whole batch; `condition={}` says that a part may be evaluated alone.
     """

@@ -75,7 +75,7 @@ class Request:
 
     @property
     def calls_each(self) -> int:
-        """Calls of the denoiser an evaluation, as far as is known: two with two branches."""
+        """How often an evaluation calls the denoiser: twice with two guidance branches."""
         return max(1, self.calls) if self.evaluated else 1
 
 
@@ -121,10 +121,10 @@ class Batcher:
     ) -> Request:
         """Take on one call of the pipeline, which follows `plan`; None runs all its steps.
 
-        `adapters` are names and weights of LoRA adapters that were loaded before, () for none of
-        them; without it those are used that the pipeline had when the batcher was made. Requests
-        with other ones share no wave. The rest are the arguments of the call, a `strength` among
-        them where it starts from a picture. A plan for another model is refused here.
+        `call` has the arguments of the pipeline's call; a call from a picture brings its
+        `strength`. `adapters` are names and weights of LoRA adapters that were loaded before, ()
+        for none. Without it, the request uses those that the pipeline had when the batcher was
+        made. Requests with different adapters share no wave. A plan for another model is refused.
         """
         named = None if adapters is None else tuple((name, float(w)) for name, w in adapters)
         if named:
@@ -160,7 +160,7 @@ class Batcher:
     def finish_estimates(self) -> dict[Request, float] | None:
         """In how many seconds each request is expected to be done; None before the first wave.
 
-        All that is known is counted: those that wait begin when others end.
+        Requests that wait are counted, too: they begin when others end.
         """
         with self._lock:
             requests = [*self._running, *self._waiting]

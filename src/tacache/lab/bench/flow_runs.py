@@ -2,7 +2,7 @@
 
 Towards t = 0 velocities change with log t, so that steps of equal length leave an error of first
 order there, whatever the solver. The grid is therefore graded at its end: levels fall by a constant
-ratio (docs/bench.md has what that gains).
+ratio (docs/decisions.md has what that gains).
 """
 
 from collections import deque
