@@ -12,7 +12,7 @@ from tacache.serving.waves import Cancelled, Waves
 
 
 def request(**fields):
-    return SimpleNamespace(**{"is_cancelled": False, "adapters": None, **fields})
+    return SimpleNamespace(**{"is_cancelled": False, "adapters": None, "size": None, **fields})
 
 
 def negated(x):
