@@ -41,12 +41,12 @@ TIMES = 6.0  # as often as one after another could be served
 def service_seconds(pipe: Any, plans: dict[int, Plan], call: dict[str, Any]) -> float:
     """The mean time of a direct call over the budgets, warm."""
     taken = []
-    for plan in (*plans.values(), *plans.values()):
+    for plan in (plans[min(plans)], *plans.values()):
         start = time.perf_counter()
         with applied(pipe, plan):
             pipe(**call).images.float().cpu()
         taken.append(time.perf_counter() - start)
-    return statistics.mean(taken[len(plans) :])
+    return statistics.mean(taken[1:])
 
 
 def made_ready(options: Any) -> tuple[Any, dict[int, Plan], list[dict[str, Any]]]:

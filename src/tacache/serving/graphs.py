@@ -6,6 +6,7 @@ graph launches all of them at once: the same kernels on the same numbers.
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 from tacache.serving.joining import is_close, mapped
 
 logger = logging.getLogger("tacache.serving")
+EARLY = 3  # calls of a shape that are made as they are: to capture one takes as long as many
 LAUNCH_BOUND = 0.6  # of a call's time: from where on launching is what takes it
 MOST = 128  # graphs that are kept
 
@@ -39,15 +41,16 @@ class Graph:
 class Graphs:
     """Makes calls through graphs where that helps, and as they are elsewhere.
 
-    A call is captured once calls of its kind with as many rows or more were seen to be bound by
-    launching. What cannot be captured, or differs when it is replayed, is called as it is.
+    A call is captured after a few of its kind and rows, if such calls with as many rows or more
+    were seen to be bound by launching. What cannot be captured, or differs when it is replayed, is
+    called as it is.
     """
 
     def __init__(self) -> None:
         self.is_on = torch.cuda.is_available()
         self._graphs: dict[Hashable, Graph | None] = {}  # by kind and rows; None: as it is
         self._bound: dict[Hashable, int] = {}  # the most rows that were bound by launching
-        self._seen: set[Hashable] = set()
+        self._seen: Counter[Hashable] = Counter()
         self._pool: Any = None  # memory that all graphs share: one runs at a time
 
     def call(
@@ -60,10 +63,11 @@ class Graphs:
             return graph(arguments)
         if kind is None or not self.is_on or key in self._graphs or not on_cuda(arguments):
             return function(**arguments)
-        if rows <= self._bound.get(kind, 0):
+        self._seen[key] += 1
+        is_bound = rows <= self._bound.get(kind, 0)
+        if self._seen[key] > EARLY and is_bound:
             return self._first(function, arguments, key)
-        if key not in self._seen:  # the first call of a shape sets things up
-            self._seen.add(key)
+        if self._seen[key] < EARLY or is_bound:
             return function(**arguments)
         return self._timed(function, arguments, kind, rows)
 
