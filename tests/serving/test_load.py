@@ -10,8 +10,8 @@ from tacache.serving.load import Job, WaveTimes, finish_times
 class Machine:
     """Seconds by rows; a second for every wave unless told."""
 
-    def __init__(self, wave=lambda rows: 1.0, decoding=0.0, rest=0.0):
-        self._wave, self._decoding, self._rest = wave, decoding, rest
+    def __init__(self, wave=lambda rows: 1.0, decoding=0.0, rest=0.0, pays=99):
+        self._wave, self._decoding, self._rest, self._pays = wave, decoding, rest, pays
 
     def wave(self, size, rows):
         """One call of the denoiser."""
@@ -24,6 +24,10 @@ class Machine:
     def rest(self, size):
         """What comes after."""
         return self._rest
+
+    def paying(self, size, most):
+        """How many rows pay."""
+        return min(self._pays, most)
 
 
 def ends(remaining, rows=None, machine=None, most=8, **more):
@@ -39,9 +43,13 @@ def test_who_does_not_fit_waits_for_the_next_wave():
     assert ends([1, 1, 1], most=2) == [1.0, 1.0, 2.0]
 
 
-def test_requests_take_turns_where_not_all_fit():
-    # waves: (0, 1), (2, 0), (1, 2)
-    assert ends([2, 2, 2], most=2) == [2.0, 3.0, 3.0]
+def test_who_came_first_goes_first():
+    # waves: (0, 1), (0, 1), (2), (2)
+    assert ends([2, 2, 2], most=2) == [2.0, 2.0, 4.0]
+
+
+def test_where_rows_do_not_pay_requests_go_one_after_another():
+    assert ends([2, 2], machine=Machine(pays=1)) == [2.0, 4.0]
 
 
 def test_a_request_larger_than_a_wave_runs_alone():
@@ -121,3 +129,28 @@ def test_a_wave_in_progress_is_nearer_to_its_end():
     assert ends([1, 2], elapsed=5.0) == [0.0, 0.0]  # it is late: nothing is known but that
     late = [Job(1), Job(1, ready=0.5)]
     assert finish_times(late, Machine(), most=8, elapsed=0.75) == [0.25, 1.5]
+
+
+def times_of(seconds, count=3):
+    times = WaveTimes()
+    for rows, taken in seconds.items():
+        for _ in range(count):
+            times.add(rows, taken)
+    return times
+
+
+def test_rows_pay_as_long_as_each_takes_less():
+    launches = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.1}  # a small model waits for its kernels
+    assert times_of(launches).paying(16) == 8
+    work = {1: 1.0, 2: 1.95, 4: 3.8}  # a large one has work to do
+    assert times_of(work).paying(16) == 1
+    both = {1: 1.0, 2: 1.2, 4: 2.0, 8: 4.0}
+    assert times_of(both).paying(16) == 4
+    assert times_of(both).paying(2) == 2
+
+
+def test_few_measurements_decide_nothing():
+    work = {1: 1.0, 2: 2.0, 4: 4.0}
+    assert times_of(work, count=2).paying(16) == 16
+    assert times_of({1: 1.0, 4: 4.0}).paying(16) == 16
+    assert times_of({2: 2.0, 4: 4.0, 8: 8.0}).paying(16) == 16  # what is alone is not known

@@ -60,6 +60,10 @@ class Costs:
         known, scale = _nearest(self._waves, size)
         return known.of(rows) * scale
 
+    def paying(self, size: Hashable, most: int) -> int:
+        """The rows of a wave of this size beyond which more do not pay; `most` at the most."""
+        return self._waves[size].paying(most) if size in self._waves else most
+
     def measured(self, size: Hashable) -> dict[int, float]:
         """The seconds of calls of the denoiser by their rows, as far as they were measured."""
         return self._waves[size].seconds if size in self._waves else {}

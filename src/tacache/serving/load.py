@@ -8,6 +8,8 @@ from statistics import median
 from typing import Protocol
 
 LATEST = 9  # measurements that count
+ENOUGH = 3  # measurements of a number of rows, and numbers of rows, before they decide anything
+PAYS = 1.1  # a wave's time a row, over that of the best wave, up to which its rows are enough
 
 
 class Recent:
@@ -19,6 +21,9 @@ class Recent:
     def add(self, seconds: float) -> None:
         """Take a measurement into account."""
         self._latest.append(seconds)
+
+    def __len__(self) -> int:
+        return len(self._latest)
 
     @property
     def seconds(self) -> float:
@@ -43,6 +48,21 @@ class WaveTimes:
 
     def __bool__(self) -> bool:
         return bool(self._known)
+
+    def paying(self, most: int) -> int:
+        """The fewest rows of a wave with which a row takes hardly longer than with any others.
+
+        More would only make each other wait. It is `most` until several numbers of rows were
+        measured often enough.
+        """
+        each = {
+            rows: one.seconds / rows
+            for rows, one in sorted(self._known.copy().items())
+            if len(one) >= ENOUGH and rows <= most
+        }
+        if len(each) < ENOUGH or 1 not in each:
+            return most
+        return next(rows for rows, one in each.items() if one <= PAYS * min(each.values()))
 
     def of(self, rows: int) -> float:
         """The time of a wave with so many rows: measured, or in proportion between neighbours.
@@ -95,6 +115,10 @@ class Seconds(Protocol):
         """What a request does after its picture was decoded."""
         ...
 
+    def paying(self, size: Hashable, most: int) -> int:
+        """The rows of a wave beyond which more do not pay."""
+        ...
+
 
 def finish_times(
     jobs: Sequence[Job],
@@ -106,9 +130,9 @@ def finish_times(
 ) -> list[float]:
     """When each job is done, in seconds from now, if no other comes; jobs are in their order.
 
-    A wave takes those that have waited longest, up to `most` rows. At most `active` jobs run at a
-    time. Those that make their last call in a wave are decoded together before the next one.
-    The first wave began `elapsed` seconds ago.
+    Who came first goes first: a wave takes the first jobs of one size, up to `most` rows and as
+    long as more pay. At most `active` jobs run at a time. Those that make their last call in a
+    wave are decoded together before the next one. The first wave began `elapsed` seconds ago.
     """
     left = [job.left for job in jobs]
     ends = [0.0] * len(jobs)
@@ -130,12 +154,11 @@ def finish_times(
             order.append(heapq.heappop(preparing)[1])
         ending = [i for i in order if left[i] <= 0]  # nothing is left but decoding
         if not ending:
-            chosen = _next_wave(order, jobs, most)
+            order.sort()
+            chosen = _next_wave(order, jobs, seconds.paying(jobs[order[0]].size, most))
             now += seconds.wave(jobs[chosen[0]].size, sum(jobs[i].rows for i in chosen))
             for i in chosen:
                 left[i] -= 1
-            taken = set(chosen)
-            order = [i for i in order if i not in taken] + [i for i in chosen if left[i] > 0]
             ending = [i for i in chosen if left[i] <= 0]
         order = [i for i in order if left[i] > 0]
         for size in dict.fromkeys(jobs[i].size for i in ending):
@@ -148,7 +171,7 @@ def finish_times(
 
 
 def _next_wave(order: Sequence[int], jobs: Sequence[Job], most: int) -> list[int]:
-    """Who is in the next wave: the one who waits longest, and others of its size."""
+    """Who is in the next wave: the one who came first, and others of its size."""
     chosen, total = list[int](), 0
     for i in order:
         if jobs[i].size != jobs[order[0]].size or (chosen and total + jobs[i].rows > most):

@@ -14,8 +14,11 @@ STEPS = 50  # of a call that does not say how many
 class Request:
     """One call of the pipeline on its way: what it still needs, its result, and how to stop it."""
 
-    def __init__(self, pipe: Any, call: dict[str, Any], adapters: Adapters | None) -> None:
+    def __init__(
+        self, pipe: Any, call: dict[str, Any], adapters: Adapters | None, number: int = 0
+    ) -> None:
         self.pipe, self.call, self.adapters = pipe, call, adapters
+        self.number = number  # in the order in which requests came
         self.size = size_of(call)
         self.is_cancelled = False
         self.calls = 0  # of the denoiser in the first evaluation: one, or two with two branches

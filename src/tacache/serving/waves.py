@@ -7,7 +7,6 @@ One thread makes the waves, so that the networks are never used by two at once.
 import logging
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +20,7 @@ from tacache.serving.graphs import Graphs
 from tacache.serving.joining import Comparison, JoinableCall, is_close, joinable, joined, parted
 
 logger = logging.getLogger("tacache.serving")
+LOOKS_AGAIN = 100  # waves, of which one has as many rows as it may, to see whether they pay now
 COMES_BACK_S = 0.001  # how long a request is waited for before the next one goes on
 
 
@@ -36,7 +36,7 @@ class Ask:
     """One evaluation that a request waits for."""
 
     call: JoinableCall
-    request: Any  # has `is_cancelled`, `adapters`, `size` and `answered`
+    request: Any  # has `is_cancelled`, `adapters`, `size`, `number` and `answered`
     what: What = "other"
     since: float = field(default_factory=time.monotonic)
     done: threading.Event = field(default_factory=threading.Event)
@@ -157,17 +157,27 @@ class Waves:
         """The asks of the next wave, once there is reason to start it; None after closing."""
         with self._change:
             while self._is_open:
-                wave = _wave_of(self._pending, self.max_rows, self._alone)
-                if wave and (wait := self._wait_for(wave)) <= 0:
+                most = self._most()
+                wave = _wave_of(self._pending, most, self._alone)
+                if wave and (wait := self._wait_for(wave, most)) <= 0:
                     self._pending = [ask for ask in self._pending if ask not in wave]
                     self._making = wave
                     return wave
                 self._change.wait(wait if wave else None)
         return None
 
-    def _wait_for(self, wave: Sequence[Ask]) -> float:
+    def _most(self) -> int:
+        """The rows that the next wave may have: as many as fit, or as pay."""
+        if not self._pending or self.made % LOOKS_AGAIN == LOOKS_AGAIN - 1:
+            return self.max_rows
+        first = min(self._pending, key=_order)
+        if first.what != "evaluation":
+            return self.max_rows
+        return self.costs.paying(first.request.size, self.max_rows)
+
+    def _wait_for(self, wave: Sequence[Ask], most: int) -> float:
         """Seconds until this wave starts: none where it is full or nobody else can come."""
-        full = sum(ask.call.rows for ask in wave) >= self.max_rows
+        full = sum(ask.call.rows for ask in wave) >= most
         if full or _is_alone(wave[0], self._alone) or len(self._pending) >= self._active():
             return 0.0
         since = max(wave[0].since, self._ended)  # those of the last wave may come again
@@ -269,19 +279,23 @@ class Waves:
 
 
 def _wave_of(pending: Sequence[Ask], most: int, alone: set[Hashable]) -> list[Ask]:
-    """Who would be in the next wave: the one who waits longest and all who may join it."""
+    """Who would be in the next wave: the one who came first and all who may join it."""
     if not pending:
         return []
-    groups: dict[Hashable, list[Ask]] = defaultdict(list)
-    for ask in pending:
-        groups[_group(ask, alone)].append(ask)
+    ordered = sorted(pending, key=_order)
+    group = _group(ordered[0], alone)
     chosen, total = list[Ask](), 0
-    for ask in groups[_group(pending[0], alone)]:
-        if chosen and total + ask.call.rows > most:
+    for ask in ordered:
+        if _group(ask, alone) != group or (chosen and total + ask.call.rows > most):
             continue
         chosen.append(ask)
         total += ask.call.rows
     return chosen
+
+
+def _order(ask: Ask) -> tuple[bool, int]:
+    """Who goes first: what ends a request, which lets another one begin; then who came first."""
+    return ask.what == "evaluation", ask.request.number
 
 
 def _group(ask: Ask, alone: set[Hashable]) -> Hashable:
