@@ -92,6 +92,7 @@ def run(options: Any) -> dict[str, Any]:
         "times": options.times,
         "arrivals_per_second": rate,
         **limits,
+        "order": "first come, first served",
         "graphs": not options.no_graphs,
         **found,
         "gain_over_one_after_another": served["batcher"] / served["one_after_another"],

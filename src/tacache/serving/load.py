@@ -2,7 +2,7 @@
 
 import heapq
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
@@ -17,18 +17,15 @@ class Recent:
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque(maxlen=LATEST)
+        self.seconds = 0.0  # the median of the latest measurements
 
     def add(self, seconds: float) -> None:
         """Take a measurement into account."""
         self._latest.append(seconds)
+        self.seconds = median(self._latest)
 
     def __len__(self) -> int:
         return len(self._latest)
-
-    @property
-    def seconds(self) -> float:
-        """The median of the latest measurements."""
-        return median(self._latest)
 
 
 class WaveTimes:
@@ -36,33 +33,21 @@ class WaveTimes:
 
     def __init__(self) -> None:
         self._known: dict[int, Recent] = {}
+        self.seconds: dict[int, float] = {}  # what was measured, fewest rows first
 
     def add(self, rows: int, seconds: float) -> None:
         """Take a wave's time into account."""
         self._known.setdefault(rows, Recent()).add(seconds)
-
-    @property
-    def seconds(self) -> dict[int, float]:
-        """What was measured, fewest rows first."""
-        return {rows: one.seconds for rows, one in sorted(self._known.copy().items())}
+        self.seconds = {r: self._known[r].seconds for r in sorted(self._known)}
 
     def __bool__(self) -> bool:
         return bool(self._known)
 
     def paying(self, most: int) -> int:
-        """The fewest rows of a wave with which a row takes hardly longer than with any others.
-
-        More would only make each other wait. It is `most` until several numbers of rows were
-        measured often enough.
-        """
-        each = {
-            rows: one.seconds / rows
-            for rows, one in sorted(self._known.copy().items())
-            if len(one) >= ENOUGH and rows <= most
-        }
-        if len(each) < ENOUGH or 1 not in each:
-            return most
-        return next(rows for rows, one in each.items() if one <= PAYS * min(each.values()))
+        """`paying_rows` of what was measured; `most` until enough was."""
+        known = self._known.copy().items()
+        often = {rows: one.seconds for rows, one in known if len(one) >= ENOUGH and rows <= most}
+        return paying_rows(often) if len(often) >= ENOUGH and 1 in often else most
 
     def of(self, rows: int) -> float:
         """The time of a wave with so many rows: measured, or in proportion between neighbours.
@@ -83,6 +68,15 @@ class WaveTimes:
             return known[low]
         share = (rows - low) / (high - low)
         return known[low] + share * (known[high] - known[low])
+
+
+def paying_rows(seconds: Mapping[int, float]) -> int:
+    """The fewest rows of a wave with which a row takes hardly longer than with any others.
+
+    More would only make each other wait. `seconds` has the times of waves by their rows.
+    """
+    each = {rows: seconds[rows] / rows for rows in sorted(seconds)}
+    return next(rows for rows, one in each.items() if one <= PAYS * min(each.values()))
 
 
 @dataclass(frozen=True)
