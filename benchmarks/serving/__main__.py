@@ -41,6 +41,8 @@ SMALL = 8
 GPUS = (1, 8, 64, 1000)
 REQUESTS = {1: 400, 8: 1600, 64: 3200, 1000: 12000}  # in all
 PATIENCE = 2.0  # a deadline, in times of a request alone with all steps
+TURNS = "turns"  # the order of runs in which who waited longest went first
+FIGURES = ("requests_per_second", "p50_seconds", "p99_seconds", "rows_per_wave")
 FULLSIZE = Path("benchmarks/results/fullsize.jsonl")
 
 
@@ -103,25 +105,40 @@ def records(files: Sequence[Path], gpus: Sequence[int]) -> Iterator[dict[str, An
 
 
 def checks(measured: Path, waves: Path) -> Iterator[dict[str, Any]]:
-    """Runs of the batcher on one device, beside what the simulation says of them."""
+    """Runs of the batcher on one device, beside what the simulation says of them.
+
+    It is told the times of calls alone, as `measure` has them, and those that the batcher itself
+    had while it ran, with all that it does between two waves.
+    """
     for one in read(measured):
         known = [m for m, said in machines([waves]) if said["device"] == one["device"]]
-        served = next(machine for machine in known if machine.name == "tiny-flux")
-        times = poisson(one["requests"], one["arrivals_per_second"], seed=0).tolist()
-        budgets = [one["budgets"][n % len(one["budgets"])] for n in range(len(times))]
-        policy = Policy("", (), max_rows=one["max_rows"], max_active=one["max_active"])
-        found = simulate(served, policy, times, budgets=budgets)
-        real, made = one["batcher"], summary(*found, float("inf"))
-        figures = ("requests_per_second", "p50_seconds", "p99_seconds", "rows_per_wave")
+        alone = next(machine for machine in known if machine.name == one["model"])
+        real = one["batcher"]
+        found = {"calls_alone": simulated(one, alone)}
+        if "wave_seconds" in real:
+            times = {int(rows): seconds for rows, seconds in real["wave_seconds"].items()}
+            own = machine(one["model"], times, alone.passes, real["decode_seconds"])
+            found["waves_of_the_run"] = simulated(one, own)
         yield {
             "what": "check",
-            "device": one["device"],
-            "measured": {name: real[name] for name in figures if name in real},
-            "simulated": {name: round(made[name], 5) for name in figures},
+            **{name: one[name] for name in ("model", "device", "order", "graphs") if name in one},
+            "measured": {name: real[name] for name in FIGURES if name in real},
+            "simulated": found,
             "simulated_over_measured": {
-                name: round(made[name] / real[name], 3) for name in figures if name in real
+                by: {name: round(made[name] / real[name], 3) for name in FIGURES if name in real}
+                for by, made in found.items()
             },
         }
+
+
+def simulated(one: dict[str, Any], served: Machine) -> dict[str, float]:
+    """What the simulation says of a run that was measured."""
+    times = poisson(one["requests"], one["arrivals_per_second"], seed=0).tolist()
+    budgets = [one["budgets"][n % len(one["budgets"])] for n in range(len(times))]
+    limits = {name: one[name] for name in ("max_rows", "max_active")}
+    policy = Policy("", (), **limits, takes_turns=one["order"] == TURNS)
+    made = summary(*simulate(served, policy, times, budgets=budgets), float("inf"))
+    return {name: round(made[name], 5) for name in FIGURES}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

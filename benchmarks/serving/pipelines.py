@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacache import Plan, Profile, make_plan, models
+from benchmarks.fullsize.models import build
+from tacache import Plan, instant_plan, models
+from tacache.diffusers import drive
 from tacache.prompts import read_prompts
 
 TEXTS = ("prompt_embeds", "pooled_prompt_embeds")  # in the order of what encode_prompt returns
@@ -53,9 +55,33 @@ def tiny_flux(device: str) -> Any:
 
 
 def tiny_flux_plans(budgets: tuple[int, ...]) -> dict[int, Plan]:
-    """A plan of the profile that ships, for every budget."""
-    profile = Profile.load(models.embedded("tiny-flux").profile)
-    return {budget: make_plan(profile, evaluations=budget, ratio=10.0) for budget in budgets}
+    """The fitted plan that ships, for every budget."""
+    return {budget: models.embedded("tiny-flux").plan(budget) for budget in budgets}
+
+
+def flux(
+    device: str, size: int, budgets: tuple[int, ...], *, tiny: bool = False
+) -> tuple[Any, dict[str, Any], dict[int, Plan]]:
+    """FLUX.1-dev with random weights, what all its calls have, and instant plans."""
+    built = build("flux", torch.device(device), tiny=tiny)
+    sizes = {} if tiny else {"height": size, "width": size}
+    call = built.call | sizes | {"num_inference_steps": STEPS, "output_type": "pt"}
+    with drive(built.pipe, **call) as run:
+        times = run.times
+    return built.pipe, call, {one: instant_plan(times, evaluations=one) for one in budgets}
+
+
+def flux_calls(pipe: Any, call: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """The arguments of this many requests, which differ in their prompts and seeds."""
+    made = []
+    for number in range(count):
+        generator = torch.Generator().manual_seed(number)
+        texts = {
+            name: torch.randn(call[name].shape, generator=generator).to(call[name])
+            for name in TEXTS
+        }
+        made.append(call | texts | {"generator": generator})
+    return made
 
 
 def calls(embeddings: dict[str, Tensor], count: int, device: str) -> list[dict[str, Any]]:

@@ -3,17 +3,19 @@
 A GPU makes wave after wave. Its time is the measured one of a call of the denoiser with so many
 rows; decoding is added to the wave in which a request ends. Requests join and leave at every wave,
 or, with whole-request batching, when a batch is done. A new request goes to the GPU with the least
-work queued. Nothing fails, no network has a delay, and all requests have the same size.
+work queued. Who came first goes first, and waves have no more rows than pay, as in the batcher.
+Nothing fails, no network has a delay, and all requests have the same size.
 """
 
 import heapq
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-from tacache.serving.load import WaveTimes
+from tacache.serving.load import WaveTimes, paying_rows
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,19 @@ class Machine:
 
     def wave(self, rows: int) -> float:
         """Seconds of a wave."""
-        return self.times.of(rows) + self.gap
+        if rows not in self._waves:
+            self._waves[rows] = self.times.of(rows) + self.gap
+        return self._waves[rows]
+
+    @cached_property
+    def _waves(self) -> dict[int, float]:
+        return {}
+
+    def paying(self, most: int) -> int:
+        """The rows of a wave beyond which more do not pay."""
+        known = self.times.seconds
+        waves = {rows: self.wave(rows) for rows in (*known, most) if rows <= most}
+        return paying_rows(waves)
 
     def alone(self, evaluations: int) -> float:
         """Seconds of a request that has the GPU for itself."""
@@ -45,6 +59,7 @@ class Policy:
     max_rows: int = 16
     max_active: int = 32
     headroom: float = 0.5  # of a deadline, for requests that come later and share the waves
+    takes_turns: bool = False  # waves have as many rows as fit, and who waits longest goes first
 
 
 @dataclass(eq=False)
@@ -59,7 +74,7 @@ class Request:
 
 @dataclass
 class Gpu:
-    """What a GPU works on: the active take turns, the others wait."""
+    """What a GPU works on: the active share its waves, the others wait."""
 
     machine: Machine
     policy: Policy
@@ -70,17 +85,32 @@ class Gpu:
     rows: int = 0  # in all waves
     waves: int = 0
 
+    @cached_property
+    def most(self) -> int:
+        """The rows that a wave has at the most."""
+        policy = self.policy
+        as_many = policy.is_whole or policy.takes_turns
+        return policy.max_rows if as_many else self.machine.paying(policy.max_rows)
+
     def choose(self, seconds: float) -> int:
         """The largest budget that is expected to be done in time; else the smallest there is."""
-        policy, machine = self.policy, self.machine
+        policy = self.policy
         seconds *= 1 - policy.headroom
-        others = len(self.active) + len(self.waiting) + len(self.wave)
-        rows = min(others + 1, policy.max_rows)
-        turns = machine.passes * machine.wave(rows) * max(1.0, (others + 1) / policy.max_rows)
         for budget in sorted(policy.budgets, reverse=True):
-            if budget * turns + machine.decode <= seconds * (1 + 1e-9):
+            if self.expected(budget) <= seconds * (1 + 1e-9):
                 return budget
         return min(policy.budgets)
+
+    def expected(self, budget: int) -> float:
+        """When a request that comes now would be done, if no other one comes."""
+        machine, calls = self.machine, self.machine.passes * budget
+        here = 1 + len(self.active) + len(self.waiting) + len(self.wave)
+        shared = calls * machine.wave(min(here, self.most))
+        if here <= self.most:
+            return shared + machine.decode
+        if self.policy.takes_turns:
+            return shared * here / self.most + machine.decode
+        return (self.queued + calls) / self.most * machine.wave(self.most) + machine.decode
 
     def start(self) -> float | None:
         """Begin a wave, if anybody waits for one; its seconds."""
@@ -91,20 +121,23 @@ class Gpu:
                 self.active.append(self.waiting.popleft())
         if not self.active:
             return None
-        self.wave = [self.active.popleft() for _ in range(min(len(self.active), policy.max_rows))]
+        self.wave = [self.active.popleft() for _ in range(min(len(self.active), self.most))]
         self.waves, self.rows = self.waves + 1, self.rows + len(self.wave)
         ending = sum(one.left == 1 for one in self.wave)
         return self.machine.wave(len(self.wave)) + ending * self.machine.decode
 
     def finish(self, now: float) -> None:
-        """End the wave: who is done leaves, the others wait for their next turn."""
+        """End the wave: who is done leaves, the others go on, before those who came later."""
         for one in self.wave:
             one.left -= 1
             self.queued -= 1
-            if one.left:
-                self.active.append(one)
-            else:
+            if not one.left:
                 one.ended = now
+        going = [one for one in self.wave if one.left]
+        if self.policy.takes_turns:
+            self.active.extend(going)
+        else:
+            self.active.extendleft(reversed(going))
         self.wave = []
 
 

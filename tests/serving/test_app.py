@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from tacache.serving.app import make_app
-from tacache.serving.requests import Limits, Refused
+from tacache.serving.wanted import Limits, Refused
 from tacache.serving.worker import Output, Progress
 from tests.serving.support import GENERATIONS, served, until
 

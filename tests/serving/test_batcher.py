@@ -227,3 +227,23 @@ def test_adapters_of_one_request_are_not_those_of_the_next(times):
         assert_same(found[number], plain)
     assert_same(found[1], found[4])
     assert (found[1] - plain).abs().max() > 1e-3 * plain.abs().max()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("use_graphs", [True, False])
+def test_on_a_gpu_pictures_are_those_of_direct_calls(use_graphs):
+    """Without TF32, which differs between sizes of a batch; twice, so that graphs are replayed."""
+    pipe = FLUX.build().to("cuda")
+    times = profile_of(FLUX, pipe).times
+    plans = [k and instant_plan(times, k) for k in (4, 6, None)] * 3
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        wanted = [direct(FLUX, pipe, plan, seed) for seed, plan in enumerate(plans)]
+        with Batcher(pipe, max_rows=4, max_wait_s=0.05, use_graphs=use_graphs) as batcher:
+            for _ in range(3):
+                requests = [
+                    batcher.submit(plan=plan, **seeded(FLUX, seed))
+                    for seed, plan in enumerate(plans)
+                ]
+                for request, picture in zip(requests, wanted, strict=True):
+                    assert_same(FLUX.output(request.result(PATIENCE)), picture)

@@ -9,7 +9,7 @@ from tacache.instant import instant_plan
 from tacache.plan import Plan
 from tacache.profile import Origin
 from tacache.serving.budgets import Budgets, chosen
-from tacache.serving.requests import Refused, Wanted
+from tacache.serving.wanted import Refused, Wanted
 from tacache.storage.store import PlanStore
 
 ORIGIN = Origin(kind="diffusers", pipeline="P", denoiser="D", weights="w", scheduler="S", call={})

@@ -12,7 +12,7 @@ pytest.importorskip("fastapi")
 from tacache.instant import instant_plan
 from tacache.serving.app import make_app
 from tacache.serving.backend import LocalBackend
-from tacache.serving.requests import Limits
+from tacache.serving.wanted import Limits
 from tacache.serving.worker import Worker
 from tests.serving.support import (
     CALL,

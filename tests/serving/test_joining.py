@@ -5,16 +5,19 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from tacache.serving.joining import Digests, joinable, joined, parted
+from tacache.serving.joining import Comparison, is_close, joinable, joined, mapped, parted
 
 
 def network(hidden_states, timestep, txt_ids=None, attention_kwargs=None, img_shapes=None):
     return hidden_states
 
 
-def call(rows=1, width=3, digests=None, **more):
+KNOWN = Comparison()  # as one batcher has one: keys are numbers of its own
+
+
+def call(rows=1, width=3, known=KNOWN, **more):
     arguments = {"hidden_states": torch.rand(rows, width), "timestep": torch.rand(rows), **more}
-    return joinable(network, (), arguments, digests or Digests())
+    return joinable(network, (), arguments, known)
 
 
 def test_calls_of_other_rows_have_equal_keys():
@@ -47,10 +50,10 @@ def test_positions_are_not_rows_where_there_happen_to_be_as_many():
 
 
 def test_a_changed_tensor_is_read_again():
-    digests, ids = Digests(), torch.zeros(5, 3)
-    before = call(txt_ids=ids, digests=digests).key
+    known, ids = Comparison(), torch.zeros(5, 3)
+    before = call(txt_ids=ids, known=known).key
     ids += 1
-    assert call(txt_ids=ids, digests=digests).key != before
+    assert call(txt_ids=ids, known=known).key != before
 
 
 @pytest.mark.parametrize("unknown", [object(), [torch.zeros(1)], {"image": torch.rand(2, 3)}])
@@ -84,3 +87,23 @@ def test_tuples_of_tensors_are_compared_by_their_content():
     second[1000] = 1.0  # which printing leaves out
     assert call(attention_kwargs=(first,)).key == call(attention_kwargs=(first.clone(),)).key
     assert call(attention_kwargs=(first,)).key != call(attention_kwargs=(second,)).key
+
+
+def test_results_are_changed_tensor_by_tensor_whatever_holds_them():
+    @dataclass
+    class Output:
+        sample: torch.Tensor
+        extra: None = None
+
+    x = torch.ones(2)
+    found = mapped((Output(x), x, None), lambda one: one + 1)
+    assert torch.equal(found[0].sample, x + 1)
+    assert torch.equal(found[1], x + 1)
+    assert found[2] is None
+
+
+def test_results_are_close_up_to_rounding_and_zeros_are_equal():
+    x = torch.rand(2, 3)
+    assert is_close((x, torch.zeros(2, 3)), (x * (1 + 1e-6), torch.zeros(2, 3)))
+    assert not is_close((x,), (x + 0.1,))
+    assert is_close(x.bfloat16(), (x * 1.01).bfloat16())

@@ -4,48 +4,104 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacache.serving.load import WaveTimes, finish_times
+from tacache.serving.load import Job, WaveTimes, finish_times
 
 
-def second(rows):
-    return 1.0
+class Machine:
+    """Seconds by rows; a second for every wave unless told."""
+
+    def __init__(self, wave=lambda rows: 1.0, decoding=0.0, rest=0.0, pays=99):
+        self._wave, self._decoding, self._rest, self._pays = wave, decoding, rest, pays
+
+    def wave(self, size, rows):
+        """One call of the denoiser."""
+        return self._wave(rows)
+
+    def decoding(self, size, rows):
+        """One call of the decoder."""
+        return self._decoding
+
+    def rest(self, size):
+        """What comes after."""
+        return self._rest
+
+    def paying(self, size, most):
+        """How many rows pay."""
+        return min(self._pays, most)
+
+
+def ends(remaining, rows=None, machine=None, most=8, **more):
+    jobs = [Job(*pair) for pair in zip(remaining, rows or [1] * len(remaining), strict=True)]
+    return finish_times(jobs, machine or Machine(), most=most, **more)
 
 
 def test_requests_that_fit_into_one_wave_finish_after_their_own_evaluations():
-    assert finish_times([3, 1, 2], [1, 1, 1], second, most=8) == [3.0, 1.0, 2.0]
+    assert ends([3, 1, 2]) == [3.0, 1.0, 2.0]
 
 
 def test_who_does_not_fit_waits_for_the_next_wave():
-    assert finish_times([1, 1, 1], [1, 1, 1], second, most=2) == [1.0, 1.0, 2.0]
+    assert ends([1, 1, 1], most=2) == [1.0, 1.0, 2.0]
 
 
-def test_requests_take_turns_where_not_all_fit():
-    # waves: (0, 1), (2, 0), (1, 2)
-    assert finish_times([2, 2, 2], [1, 1, 1], second, most=2) == [2.0, 3.0, 3.0]
+def test_who_came_first_goes_first():
+    # waves: (0, 1), (0, 1), (2), (2)
+    assert ends([2, 2, 2], most=2) == [2.0, 2.0, 4.0]
+
+
+def test_where_rows_do_not_pay_requests_go_one_after_another():
+    assert ends([2, 2], machine=Machine(pays=1)) == [2.0, 4.0]
 
 
 def test_a_request_larger_than_a_wave_runs_alone():
-    assert finish_times([1, 1], [5, 1], second, most=4) == [1.0, 2.0]
+    assert ends([1, 1], [5, 1], most=4) == [1.0, 2.0]
 
 
 def test_nothing_is_left_to_wait_for():
-    assert finish_times([0, 2], [1, 1], second, most=4) == [0.0, 2.0]
+    assert ends([0, 2]) == [0.0, 2.0]
 
 
 def test_the_time_of_a_wave_depends_on_its_rows():
-    ends = finish_times([1, 2], [1, 1], lambda rows: 1.0 + rows, most=4)
-    assert ends == [3.0, 5.0]
+    assert ends([1, 2], machine=Machine(lambda rows: 1.0 + rows)) == [3.0, 5.0]
+
+
+def test_decoding_holds_up_the_next_wave_and_the_rest_does_not():
+    # a wave, the first is decoded, a wave, the second is decoded; the rest is in their own threads
+    machine = Machine(decoding=0.5, rest=10.0)
+    assert ends([1, 2], machine=machine) == [11.5, 13.0]
+    assert ends([1, 1], machine=machine) == [11.5, 11.5]  # decoded together
+
+
+def test_a_request_that_waits_for_its_picture_only_is_decoded_first():
+    assert ends([0, 1], machine=Machine(decoding=0.5)) == [0.5, 2.0]
+
+
+def test_one_that_prepares_joins_when_it_is_ready():
+    late = [Job(2), Job(1, ready=1.5)]
+    assert finish_times(late, Machine(), most=8) == [2.0, 3.0]
+    assert finish_times([Job(1, ready=1.5)], Machine(), most=8) == [2.5]
+
+
+def test_those_beyond_the_active_ones_begin_when_others_end():
+    jobs = [Job(2), Job(1), Job(1, ready=0.25, begun=False), Job(1, begun=False)]
+    # the third begins at 1.0 and comes a quarter too late for the second wave
+    assert finish_times(jobs, Machine(), most=8, active=2) == [2.0, 1.0, 3.0, 3.0]
+
+
+def test_sizes_share_no_wave():
+    jobs = [Job(1, size="small"), Job(1, size="large"), Job(1, size="small")]
+    assert finish_times(jobs, Machine(), most=8) == [1.0, 2.0, 1.0]
 
 
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3)), min_size=1, max_size=8),
     st.integers(1, 6),
+    st.integers(1, 8),
 )
-def test_no_request_starves_and_none_ends_before_its_own_evaluations(requests, most):
-    remaining, rows = [list(column) for column in zip(*requests, strict=True)]
-    ends = finish_times(remaining, rows, second, most)
-    assert all(end >= left for end, left in zip(ends, remaining, strict=True))
-    assert max(ends) <= sum(remaining)
+def test_no_request_starves_and_none_ends_before_its_own_evaluations(requests, most, active):
+    jobs = [Job(*one, begun=i < active) for i, one in enumerate(requests)]
+    found = finish_times(jobs, Machine(), most=most, active=active)
+    assert all(end >= job.left for end, job in zip(found, jobs, strict=True))
+    assert max(found) <= sum(job.left for job in jobs)
 
 
 def test_times_between_measured_rows_are_interpolated():
@@ -58,8 +114,43 @@ def test_times_between_measured_rows_are_interpolated():
     assert [times.of(rows) for rows in (1, 2, 3, 4, 8)] == [1.0, 1.0, 1.5, 2.0, 4.0]
 
 
-def test_a_new_measurement_moves_the_time_a_little():
+def test_a_single_slow_wave_changes_nothing_and_several_do():
     times = WaveTimes()
-    times.add(1, 1.0)
-    times.add(1, 2.0)
-    assert times.of(1) == pytest.approx(1.2)
+    for seconds in (9.0, 1.0, 1.0, 1.0, 7.0):
+        times.add(1, seconds)
+    assert times.of(1) == 1.0
+    for _ in range(9):
+        times.add(1, 2.0)
+    assert times.of(1) == 2.0
+
+
+def test_a_wave_in_progress_is_nearer_to_its_end():
+    assert ends([1, 2], elapsed=0.75) == [0.25, 1.25]
+    assert ends([1, 2], elapsed=5.0) == [0.0, 0.0]  # it is late: nothing is known but that
+    late = [Job(1), Job(1, ready=0.5)]
+    assert finish_times(late, Machine(), most=8, elapsed=0.75) == [0.25, 1.5]
+
+
+def times_of(seconds, count=3):
+    times = WaveTimes()
+    for rows, taken in seconds.items():
+        for _ in range(count):
+            times.add(rows, taken)
+    return times
+
+
+def test_rows_pay_as_long_as_each_takes_less():
+    launches = {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.1}  # a small model waits for its kernels
+    assert times_of(launches).paying(16) == 8
+    work = {1: 1.0, 2: 1.95, 4: 3.8}  # a large one has work to do
+    assert times_of(work).paying(16) == 1
+    both = {1: 1.0, 2: 1.2, 4: 2.0, 8: 4.0}
+    assert times_of(both).paying(16) == 4
+    assert times_of(both).paying(2) == 2
+
+
+def test_few_measurements_decide_nothing():
+    work = {1: 1.0, 2: 2.0, 4: 4.0}
+    assert times_of(work, count=2).paying(16) == 16
+    assert times_of({1: 1.0, 4: 4.0}).paying(16) == 16
+    assert times_of({2: 2.0, 4: 4.0, 8: 8.0}).paying(16) == 16  # what is alone is not known

@@ -12,7 +12,9 @@ from tacache.serving.waves import Cancelled, Waves
 
 
 def request(**fields):
-    return SimpleNamespace(**{"is_cancelled": False, "adapters": None, **fields})
+    return SimpleNamespace(
+        **{"is_cancelled": False, "adapters": None, "size": None, "number": 0, **fields}
+    )
 
 
 def negated(x):
@@ -152,3 +154,52 @@ def test_closing_tells_those_who_wait(waves):
     timer.start()
     assert isinstance(asked(one, negated, [torch.ones(1)])[0], Cancelled)
     assert isinstance(asked(one, negated, [torch.ones(1)])[0], Cancelled)
+
+
+def test_who_came_first_goes_first_and_what_ends_a_request_before_all(waves):
+    seen = []
+
+    def look(x):
+        seen.append(x.flatten().tolist())
+        return x
+
+    one = waves(active=9, max_rows=2, max_wait_s=0.2)
+    with ThreadPoolExecutor(9) as pool:
+        blocked, free = threading.Event(), threading.Event()
+
+        def hold(x):
+            blocked.set()
+            free.wait(30)
+            return x
+
+        first = pool.submit(one.ask_alone, request(number=0), hold, x=torch.ones(1))
+        blocked.wait(30)
+        asks = [
+            pool.submit(one.evaluate, request(number=n), look, torch.full((1, 1), float(n)))
+            for n in (3, 1, 2)
+        ]
+        asks.append(pool.submit(one.decode, request(number=9), look, torch.full((1, 2), 9.0)))
+        while len(one._pending) < 4:
+            time.sleep(0.01)
+        free.set()
+        for ask in (first, *asks):
+            ask.result(30)
+    assert seen[0] == [9.0, 9.0]
+    assert seen[1] == [1.0, 2.0]
+    assert seen[-1] == [3.0]
+
+
+def test_where_rows_do_not_pay_waves_have_fewer(waves):
+    sizes = []
+
+    def work(x):
+        sizes.append(len(x))
+        time.sleep(0.02 * len(x))
+        return x
+
+    one = waves(active=4, max_rows=4)
+    for rows, count in ((1, 3), (2, 3), (3, 3)):
+        for _ in range(count):
+            one.costs.add_wave(None, rows, 0.02 * rows)
+    asked(one, work, [torch.full((1, 1), float(i)) for i in range(4)])
+    assert sizes == [1, 1, 1, 1]

@@ -44,7 +44,7 @@ class Served:
 
     def limits(self) -> Any:
         """Return what one request may ask for."""
-        from tacache.serving.requests import Limits
+        from tacache.serving.wanted import Limits
 
         return Limits(pictures=self.max_pictures, side=self.max_side, queued=self.max_queued)
 

@@ -16,7 +16,7 @@ from tacache.serving.backend import Backend
 from tacache.serving.guards import Guards
 from tacache.serving.jobs import Jobs
 from tacache.serving.metrics import CONTENT_TYPE, metrics_text
-from tacache.serving.requests import (
+from tacache.serving.wanted import (
     Kind,
     Limits,
     Refused,

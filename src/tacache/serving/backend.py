@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 
-from tacache.serving.requests import Wanted
+from tacache.serving.wanted import Wanted
 from tacache.serving.worker import Event, Worker
 
 

@@ -2,10 +2,11 @@
 
 import copy
 import functools
+import itertools
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -15,68 +16,19 @@ from tacache.diffusers.calls import midway_strength
 from tacache.diffusers.host import apply, plain_scheduler
 from tacache.errors import HostError
 from tacache.plan import Plan
-from tacache.serving.adapters import Adapters, AdapterSwitch
-from tacache.serving.load import WaveTimes, finish_times
-from tacache.serving.standing import StandIn, locked
+from tacache.serving.adapters import AdapterSwitch
+from tacache.serving.costs import Costs, size_of
+from tacache.serving.load import Job, finish_times
+from tacache.serving.request import Request
+from tacache.serving.standing import (
+    DENOISERS,
+    ENCODING,
+    StandIn,
+    check_shareable,
+    forward_of,
+    locked,
+)
 from tacache.serving.waves import Cancelled, Waves
-
-DENOISERS = ("transformer", "transformer_2", "unet", "prior")
-ENCODING = ("tokenizer", "text_encoder", "image_encoder", "processor")  # begin their names
-STEPS = 50  # of a call that does not say how many
-
-
-class Request:
-    """One call of the pipeline on its way: what it still needs, its result, and how to stop it."""
-
-    def __init__(self, pipe: Any, call: dict[str, Any], adapters: Adapters | None) -> None:
-        self.pipe, self.call, self.adapters = pipe, call, adapters
-        self.is_cancelled = False
-        self.calls = 0  # of the denoiser in the first evaluation: one, or two with two branches
-        self.rows = 1
-        plan = getattr(pipe.scheduler, "plan", None)
-        steps = call.get("num_inference_steps", STEPS)
-        self._left = int(steps if plan is None else plan.evaluations)
-        self._future: Future[Any] = Future()
-
-    def result(self, timeout: float | None = None) -> Any:
-        """What the pipeline's call returned; waits for it. An error of the call is raised here."""
-        return self._future.result(timeout)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it has a result, has failed, or was cancelled."""
-        return self._future.done()
-
-    def when_done(self, function: Callable[["Request"], None]) -> None:
-        """Call the function once the request is done, with it."""
-        self._future.add_done_callback(lambda _: function(self))
-
-    @property
-    def evaluated(self) -> int:
-        """How many evaluations were made."""
-        scheduler = self.pipe.scheduler
-        index = getattr(scheduler, "step_index", None)
-        return 0 if index is None else int(index) - int(getattr(scheduler, "begin_index", 0) or 0)
-
-    @property
-    def remaining(self) -> int:
-        """How many evaluations are still to be made: exact, since the plan says it."""
-        if not self.is_done:
-            self._left = min(self._left, self._counted())
-        return 0 if self.is_done else self._left
-
-    def _counted(self) -> int:
-        """What is left by the scheduler, or by the plan while the run has not begun."""
-        scheduler = self.pipe.scheduler
-        if getattr(scheduler, "num_inference_steps", None) is not None:
-            first = int(getattr(scheduler, "begin_index", 0) or 0)
-            return max(0, len(scheduler.timesteps) - first - self.evaluated)
-        return self._left
-
-    @property
-    def calls_each(self) -> int:
-        """How often an evaluation calls the denoiser: twice with two guidance branches."""
-        return max(1, self.calls) if self.evaluated else 1
 
 
 class Batcher:
@@ -87,14 +39,23 @@ class Batcher:
     evaluation. Rows are joined where their shapes and all other arguments agree; nothing is padded.
 
     A wave starts when it has `max_rows` rows, when all running requests wait for it, or when one
-    has waited `max_wait_s`. At most `max_active` requests run at a time; others wait for their
-    turn in the order they came.
+    has waited `max_wait_s`. Who came first goes first. Where more rows were measured not to pay,
+    as of a large model whose every row takes as long as the first, waves have fewer. At most
+    `max_active` requests run at a time; others wait for their turn in the order they came. On a
+    GPU, waves whose time goes into launching kernels are replayed from CUDA graphs, unless
+    `use_graphs` is False.
     """
 
     def __init__(
-        self, pipe: Any, *, max_rows: int = 16, max_active: int = 32, max_wait_s: float = 0.01
+        self,
+        pipe: Any,
+        *,
+        max_rows: int = 16,
+        max_active: int = 32,
+        max_wait_s: float = 0.01,
+        use_graphs: bool = True,
     ) -> None:
-        _check(pipe)
+        check_shareable(pipe)
         self.pipe = pipe
         self.max_active = max_active
         self._lock = threading.RLock()
@@ -104,12 +65,23 @@ class Batcher:
             for name, part in pipe.components.items()
             if part is not None and name.startswith(ENCODING)
         }
+        # looked up once: pipelines ask for them in every call, which walks over all layers
+        self._places = {
+            name: {"device": part.device, "dtype": part.dtype}
+            for name, part in pipe.components.items()
+            if part is not None and (name in DENOISERS or name == "vae")
+        }
+        self._numbers = itertools.count()
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._adapters = AdapterSwitch(pipe)
         self._is_open = True
         self._waves = Waves(
-            max_rows=max_rows, max_wait_s=max_wait_s, active=self._active, switch=self._adapters.use
+            max_rows=max_rows,
+            max_wait_s=max_wait_s,
+            active=self._active,
+            switch=self._adapters.use,
+            use_graphs=use_graphs,
         )
 
     def submit(
@@ -130,7 +102,7 @@ class Batcher:
         if named:
             self._adapters.check(named)
         copied, call = self._following(plan, call)
-        request = Request(copied, call, named)
+        request = Request(copied, call, named, next(self._numbers))
         request.pipe.__dict__.update(self._stand_ins(request))
         with self._lock:
             if not self._is_open:
@@ -160,23 +132,50 @@ class Batcher:
     def finish_estimates(self) -> dict[Request, float] | None:
         """In how many seconds each request is expected to be done; None before the first wave.
 
-        Requests that wait are counted, too: they begin when others end.
+        All that is known is counted: what is left of each, what waves of these sizes took, what
+        comes before and after, and that those who wait begin when others end.
         """
-        with self._lock:
-            requests = [*self._running, *self._waiting]
-        if not self._waves.times:
+        requests = self._requests()
+        if not self.costs:
             return None
-        each = max((request.calls_each for request in requests), default=1)
-        left = [request.remaining * each for request in requests]
-        rows = [request.rows for request in requests]
-        ends = finish_times(left, rows, self._waves.times.of, self._waves.max_rows)
+        ends = self._ends(map(self._job, requests))
         return dict(zip(requests, ends, strict=True))
+
+    def finish_in(
+        self, evaluations: int, count: int = 1, *, alone: bool = False, **call: Any
+    ) -> float | None:
+        """Seconds until so many more requests would be done; None before the first wave.
+
+        `call` has the size they ask for. With `alone` as if there were no others; with a `count`
+        of 0 it is the time until all that were taken on are done.
+        """
+        if not self.costs:
+            return None
+        size, others = size_of(call), [] if alone else self._requests()
+        calls, rows = self.costs.shape(size)
+        more = Job(evaluations * calls, rows, size, self.costs.before(size), begun=False)
+        return max(self._ends([*map(self._job, others), *[more] * count]), default=0.0)
+
+    def _requests(self) -> list[Request]:
+        """All that were taken on and are not done, in the order in which they began or wait."""
+        with self._lock:
+            return [*self._running, *self._waiting]
+
+    def _job(self, request: Request) -> Job:
+        """What is left of a request."""
+        calls, rows = request.shape(self.costs.shape(request.size))
+        ready = request.preparing(self.costs.before(request.size))
+        begun = request.started is not None
+        return Job(request.calls_left(calls), rows, request.size, ready, begun)
+
+    def _ends(self, jobs: Iterable[Job]) -> list[float]:
+        limits = {"most": self._waves.max_rows, "active": self.max_active}
+        return finish_times(list(jobs), self.costs, **limits, elapsed=self._waves.elapsed)
 
     @property
     def evaluations_queued(self) -> int:
         """All evaluations that the requests taken on still need."""
-        with self._lock:
-            return sum(request.remaining for request in (*self._running, *self._waiting))
+        return sum(request.remaining for request in self._requests())
 
     @property
     def is_alive(self) -> bool:
@@ -184,9 +183,9 @@ class Batcher:
         return self._waves.is_alive
 
     @property
-    def wave_times(self) -> WaveTimes:
-        """The seconds that waves take by their rows, as measured last."""
-        return self._waves.times
+    def costs(self) -> Costs:
+        """The seconds that waves and the rest of requests take, as measured last."""
+        return self._waves.costs
 
     @property
     def max_rows(self) -> int:
@@ -202,7 +201,7 @@ class Batcher:
         """Take on nothing more; finish what was taken on, or stop it."""
         with self._lock:
             self._is_open = False
-            requests = [*self._running, *self._waiting]
+            requests = self._requests()
         for request in requests:
             if not finish:
                 self.cancel(request)
@@ -238,20 +237,27 @@ class Batcher:
             if part is None:
                 continue
             if name in DENOISERS:
-                found[name] = StandIn(part, {"__call__": self._evaluating(request, part)})
+                call = self._evaluating(request, part)
+                found[name] = StandIn(part, {"__call__": call, **self._places[name]})
             elif name == "vae":
-                decode = functools.partial(self._waves.ask, request, part.decode)
+                decode = functools.partial(self._waves.decode, request, part.decode)
                 encode = functools.partial(self._waves.ask_alone, request, part.encode)
-                found[name] = StandIn(part, {"decode": decode, "encode": encode})
+                found[name] = StandIn(
+                    part, {"decode": decode, "encode": encode, **self._places[name]}
+                )
         return {**self._locked, **found}
 
     def _evaluating(self, request: Request, network: Any) -> Callable[..., Any]:
-        forward = _forward_of(network)
+        forward = forward_of(network)
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if request.first_asked is None:
+                request.first_asked = time.monotonic()
             if not request.evaluated:
                 request.calls += 1
-            return self._waves.evaluate(request, forward, *args, **kwargs)
+            result = self._waves.evaluate(request, forward, *args, **kwargs)
+            request.answers += 1
+            return result
 
         return call
 
@@ -263,6 +269,7 @@ class Batcher:
         while self._waiting and len(self._running) < self.max_active:
             request = self._waiting.popleft()
             self._running.append(request)
+            request.started = time.monotonic()
             threading.Thread(target=self._run, args=(request,), daemon=True).start()
 
     def _run(self, request: Request) -> None:
@@ -272,6 +279,8 @@ class Batcher:
             result = request.pipe(**request.call)
         except BaseException as raised:
             error = raised
+        else:
+            self._note(request)
         with self._lock:
             self._running.remove(request)
             self._start_next()
@@ -281,30 +290,10 @@ class Batcher:
         else:
             request._future.set_exception(error)
 
-
-def _forward_of(network: Any) -> Callable[..., Any]:
-    """The network's call with the signature of its `forward`, by which arguments are named."""
-
-    @functools.wraps(network.forward)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return network(*args, **kwargs)
-
-    forward.__self__ = network  # type: ignore[attr-defined]
-    return forward
-
-
-def _check(pipe: Any) -> None:
-    """Refuse a pipeline whose parts cannot be shared by several calls."""
-    plain_scheduler(pipe)
-    name = type(pipe).__name__
-    for part_name, part in pipe.components.items():
-        if getattr(part, "_hf_hook", None) is not None:
-            raise HostError(
-                f"{name} moves its {part_name} to the device and back (offloading): a batcher "
-                "needs the whole pipeline on the device, with pipe.to(device)"
-            )
-        if getattr(part, "is_cache_enabled", False):
-            raise HostError(
-                f"the {part_name} of {name} has a cache that keeps state between evaluations, "
-                "which several requests would mix: call disable_cache() on it first"
-            )
+    def _note(self, request: Request) -> None:
+        """Note what a request took that was no wave."""
+        started, first, answered = request.started, request.first_asked, request.answered
+        if started is not None and first is not None and answered is not None:
+            shape = request.shape(self.costs.shape(request.size))
+            rest = time.monotonic() - answered
+            self.costs.add_request(request.size, first - started, rest, shape)

@@ -9,7 +9,7 @@ from tacache.host.wish import SPEEDUP
 from tacache.instant import instant_plan
 from tacache.plan import Plan
 from tacache.schedule import budget_for
-from tacache.serving.requests import Refused, Wanted
+from tacache.serving.wanted import Refused, Wanted
 from tacache.storage.agreement import agrees
 from tacache.storage.store import PlanStore
 

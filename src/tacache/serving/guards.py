@@ -7,7 +7,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
-from tacache.serving.requests import Refused
+from tacache.serving.wanted import Refused
 from tacache.work.addresses import host_name, is_local
 
 Scope = MutableMapping[str, Any]

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from tacache.serving.backend import Backend
-from tacache.serving.requests import Limits, Refused, Wanted
+from tacache.serving.wanted import Limits, Refused, Wanted
 from tacache.serving.worker import Output, Progress
 
 logger = logging.getLogger("tacache.serving")

@@ -10,6 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from tacache.decomposition import relative_distance
+
+CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of results that are to be the same; others:
+CLOSE_IN_HALF = 0.05
 WITHOUT_ROWS = ("txt_ids", "img_ids")  # positions, the same for every row, unless they have 3 axes
 LISTED_ROWS = ("img_shapes", "txt_seq_lens")  # lists with one entry a row (Qwen-Image)
 LARGEST_DIGEST = 1 << 20  # numbers of a tensor that is compared by its content
@@ -19,48 +23,65 @@ LARGEST_DIGEST = 1 << 20  # numbers of a tensor that is compared by its content
 class JoinableCall:
     """A call of a network: its arguments by name, its rows, and what must agree to share a batch.
 
-    `key` is None where the call has something that cannot be compared: it is made alone.
+    `key` is a number that calls have in common which may share a batch; None where a call has
+    something that cannot be compared: it is made alone.
     """
 
     function: Callable[..., Any]
     arguments: dict[str, Any]
     rows: int
-    key: Hashable | None
+    key: int | None
 
 
-class Digests:
-    """What small tensors contain, read once each: the same one is passed at every step of a run."""
+class Comparison:
+    """What is known of calls and their tensors, so that a call is compared with others quickly."""
 
     def __init__(self) -> None:
-        self._known: Any = WeakIdKeyDictionary()  # tensors are not compared by their content
+        self._digests: Any = WeakIdKeyDictionary()  # tensors are not compared by their content
+        self._numbers: dict[Hashable, int] = {}
+        self._signatures: dict[Callable[..., Any], inspect.Signature] = {}
 
-    def of(self, tensor: Tensor) -> str | None:
-        """A hash of the tensor's content; None where it is too large to be read."""
+    def digest(self, tensor: Tensor) -> str | None:
+        """A hash of the tensor's content; None where it is too large to be read.
+
+        It is read once: the same tensor is passed at every step of a run.
+        """
         if tensor.numel() > LARGEST_DIGEST:
             return None
         digest: str
-        version, digest = self._known.get(tensor, (-1, ""))
+        version, digest = self._digests.get(tensor, (-1, ""))
         if version != tensor._version:
             plain = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
             digest = hashlib.sha256(plain.numpy().tobytes()).hexdigest()
-            self._known[tensor] = tensor._version, digest
+            self._digests[tensor] = tensor._version, digest
         return digest
+
+    def number(self, parts: Hashable) -> int:
+        """The number of what calls have in common, the same whenever that is equal."""
+        return self._numbers.setdefault(parts, len(self._numbers))
+
+    def signature(self, function: Callable[..., Any]) -> inspect.Signature:
+        """A function's signature; looking it up takes as long as a step of a small model."""
+        if function not in self._signatures:
+            self._signatures[function] = inspect.signature(function)
+        return self._signatures[function]
 
 
 def joinable(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], digests: Digests
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], known: Comparison
 ) -> JoinableCall:
     """The call `function(*args, **kwargs)` with what is needed to join it to others."""
-    arguments = inspect.signature(function).bind(*args, **kwargs).arguments
+    arguments = known.signature(function).bind(*args, **kwargs).arguments
     extra = arguments.pop("kwargs", {})  # where the network takes any others
     named = {**arguments, **extra}
     first = next((value for value in named.values() if isinstance(value, Tensor)), None)
     if first is None or first.dim() == 0:
         return JoinableCall(function, named, 1, None)
     rows = len(first)
-    parts = [(name, _compared(name, value, rows, digests)) for name, value in sorted(named.items())]
-    known = all(part is not None for _, part in parts)
-    return JoinableCall(function, named, rows, (_name_of(function), *parts) if known else None)
+    parts = [(name, _compared(name, value, rows, known)) for name, value in sorted(named.items())]
+    comparable = all(part is not None for _, part in parts)
+    key = known.number((_name_of(function), *parts)) if comparable else None
+    return JoinableCall(function, named, rows, key)
 
 
 def joined(calls: Sequence[JoinableCall]) -> dict[str, Any]:
@@ -90,6 +111,37 @@ def parted(result: Any, rows: Sequence[int]) -> list[Any]:
     raise TypeError(f"a {type(result).__name__} cannot be parted by rows")
 
 
+def mapped(result: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A network's result with every tensor in it changed."""
+    if isinstance(result, Tensor):
+        return change(result)
+    if isinstance(result, tuple):
+        return tuple(mapped(one, change) for one in result)
+    if is_dataclass(result) and not isinstance(result, type):
+        kind = type(result)
+        named = {one.name: mapped(getattr(result, one.name), change) for one in fields(result)}
+        return kind(**named)
+    return result
+
+
+def is_close(found: Any, wanted: Any) -> bool:
+    """Whether two results of a network are the same but for rounding, tensor by tensor."""
+    return all(_near(*pair) for pair in zip(_tensors(found), _tensors(wanted), strict=True))
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    found = list[Tensor]()
+    mapped(result, lambda one: found.append(one) or one)  # type: ignore[func-returns-value]
+    return found
+
+
+def _near(found: Tensor, wanted: Tensor) -> bool:
+    limit = CLOSE.get(wanted.dtype, CLOSE_IN_HALF)
+    if torch.equal(found, wanted):
+        return True
+    return bool((relative_distance(found.float(), wanted.float()) <= limit).all())
+
+
 def _name_of(function: Callable[..., Any]) -> Hashable:
     """What tells the functions of shared modules apart: the module and the method's name."""
     return id(getattr(function, "__self__", function)), getattr(function, "__name__", "")
@@ -103,22 +155,22 @@ def _has_rows(name: str, value: Any, rows: int) -> bool:
     return name in LISTED_ROWS and isinstance(value, list) and len(value) == rows
 
 
-def _compared(name: str, value: Any, rows: int, digests: Digests) -> Hashable | None:
+def _compared(name: str, value: Any, rows: int, known: Comparison) -> Hashable | None:
     """What must be equal in two calls for them to be joined; None where that is not known."""
     if isinstance(value, Tensor):
         kind = (value.dtype, value.device)
         if _has_rows(name, value, rows):
             return ("rows", tuple(value.shape[1:]), *kind)
-        content = digests.of(value)
+        content = known.digest(value)
         return None if content is None else ("tensor", tuple(value.shape), *kind, content)
     if _has_rows(name, value, rows):
         return ("listed", repr(value[0]) if name == "img_shapes" else "")
     if isinstance(value, dict):
-        inner = [(key, _compared(key, one, rows, digests)) for key, one in sorted(value.items())]
+        inner = [(key, _compared(key, one, rows, known)) for key, one in sorted(value.items())]
         is_plain = all(part is not None and part[0] != "rows" for _, part in inner)  # type: ignore[index]
         return ("dict", *inner) if is_plain else None
     if isinstance(value, tuple):
-        inner = [(str(i), _compared("", one, 0, digests)) for i, one in enumerate(value)]
+        inner = [(str(i), _compared("", one, 0, known)) for i, one in enumerate(value)]
         return ("tuple", *inner) if all(part is not None for _, part in inner) else None
     if value is None or isinstance(value, bool | int | float | str):
         return ("plain", repr(value))

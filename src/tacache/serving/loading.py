@@ -8,7 +8,7 @@ from tacache.diffusers.loading import Loading, load_pipeline
 from tacache.host.wish import SPEEDUP
 from tacache.models import EMBEDDED, frame_rate
 from tacache.serving.budgets import Budgets
-from tacache.serving.requests import Limits
+from tacache.serving.wanted import Limits
 from tacache.serving.worker import Worker
 
 

@@ -14,8 +14,8 @@ from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableE
 from tacache.errors import HostError, first_line
 from tacache.serving.cluster import join
 from tacache.serving.loading import ModelSource
-from tacache.serving.requests import Refused, Wanted
 from tacache.serving.scaling import QUEUED, ByEvaluations
+from tacache.serving.wanted import Refused, Wanted
 from tacache.serving.worker import Event
 
 logger = logging.getLogger("tacache.serving")

@@ -5,14 +5,20 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from tacache.diffusers.host import plain_scheduler
+from tacache.errors import HostError
+
+DENOISERS = ("transformer", "transformer_2", "unet", "prior")
+ENCODING = ("tokenizer", "text_encoder", "image_encoder", "processor")  # begin their names
+
 
 class StandIn:
-    """Passes for the real object but for some of its methods, which are others.
+    """Passes for the real object but for some of its methods and attributes, which are others.
 
     As with a compiled network, `_orig_mod` is the real one.
     """
 
-    def __init__(self, real: Any, methods: dict[str, Callable[..., Any]]) -> None:
+    def __init__(self, real: Any, methods: dict[str, Any]) -> None:
         self.__dict__.update(_orig_mod=real, _methods=methods)
 
     @property  # type: ignore[misc]
@@ -51,3 +57,31 @@ def _under(lock: threading.RLock, function: Callable[..., Any]) -> Callable[...,
             return function(*args, **kwargs)
 
     return call
+
+
+def forward_of(network: Any) -> Callable[..., Any]:
+    """The network's call with the signature of its `forward`, by which arguments are named."""
+
+    @functools.wraps(network.forward)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return network(*args, **kwargs)
+
+    forward.__self__ = network  # type: ignore[attr-defined]
+    return forward
+
+
+def check_shareable(pipe: Any) -> None:
+    """Refuse a pipeline whose parts cannot be shared by several calls."""
+    plain_scheduler(pipe)
+    name = type(pipe).__name__
+    for part_name, part in pipe.components.items():
+        if getattr(part, "_hf_hook", None) is not None:
+            raise HostError(
+                f"{name} moves its {part_name} to the device and back (offloading): a batcher "
+                "needs the whole pipeline on the device, with pipe.to(device)"
+            )
+        if getattr(part, "is_cache_enabled", False):
+            raise HostError(
+                f"the {part_name} of {name} has a cache that keeps state between evaluations, "
+                "which several requests would mix: call disable_cache() on it first"
+            )

@@ -7,27 +7,28 @@ One thread makes the waves, so that the networks are never used by two at once.
 import logging
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
-from tacache.decomposition import relative_distance
 from tacache.errors import TACacheError
-from tacache.serving.joining import Digests, JoinableCall, joinable, joined, parted
-from tacache.serving.load import WaveTimes
+from tacache.serving.costs import Costs
+from tacache.serving.graphs import Graphs
+from tacache.serving.joining import Comparison, JoinableCall, is_close, joinable, joined, parted
 
 logger = logging.getLogger("tacache.serving")
-CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of joined results to single ones; others:
-CLOSE_IN_HALF = 0.05
+LOOKS_AGAIN = 100  # waves, of which one has as many rows as it may, to see whether they pay now
+COMES_BACK_S = 0.001  # how long a request is waited for before the next one goes on
 
 
 class Cancelled(TACacheError):  # noqa: N818 - not a mistake of anybody
     """The request was cancelled before it was finished."""
+
+
+What = Literal["evaluation", "decoding", "other"]
 
 
 @dataclass(eq=False)
@@ -35,8 +36,8 @@ class Ask:
     """One evaluation that a request waits for."""
 
     call: JoinableCall
-    request: Any  # has `is_cancelled` and `adapters`
-    is_evaluation: bool = False
+    request: Any  # has `is_cancelled`, `adapters`, `size`, `number` and `answered`
+    what: What = "other"
     since: float = field(default_factory=time.monotonic)
     done: threading.Event = field(default_factory=threading.Event)
     result: Any = None
@@ -45,6 +46,7 @@ class Ask:
     def answer(self, result: Any = None, error: BaseException | None = None) -> None:
         """Let the request go on, with a result or an error."""
         self.result, self.error = result, error
+        self.request.answered = time.monotonic()
         self.done.set()
 
 
@@ -58,34 +60,37 @@ class Waves:
         max_wait_s: float,
         active: Callable[[], int],
         switch: Callable[[Any], None],
+        use_graphs: bool = True,
     ) -> None:
         self.max_rows, self.max_wait_s = max_rows, max_wait_s
-        self.times = WaveTimes()
+        self.costs = Costs()
         self.made = self.rows = 0  # waves, and the rows in them
         self._active, self._switch = active, switch
-        self._digests = Digests()
+        self._graphs = Graphs() if use_graphs else None
+        self._known = Comparison()
         self._pending: list[Ask] = []
         self._change = threading.Condition()
         self._alone: set[Hashable] = set()  # keys whose calls must not be joined
         self._checked: set[Hashable] = set()
         self._is_open = True
         self._ended = 0.0  # when the last wave did
+        self._making: list[Ask] = []  # the wave in progress
         self._thread = threading.Thread(target=self._run, name="tacache-waves", daemon=True)
         self._thread.start()
 
-    def ask(self, request: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What the function returns, which is called in a wave; called from a request's thread."""
-        return self._asked(Ask(joinable(function, args, kwargs, self._digests), request))
+    def evaluate(self, request: Any, function: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+        """What a denoiser returns, which is called in a wave; called from a request's thread."""
+        call = joinable(function, args, kw, self._known)
+        request.rows = call.rows
+        return self._asked(Ask(call, request, "evaluation"))
+
+    def decode(self, request: Any, function: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+        """What a decoder returns, which is called in a wave."""
+        return self._asked(Ask(joinable(function, args, kw, self._known), request, "decoding"))
 
     def ask_alone(self, request: Any, function: Callable[..., Any], *args: Any, **kw: Any) -> Any:
-        """`ask` for what shares no wave."""
+        """What a function returns that shares no wave."""
         return self._asked(Ask(JoinableCall(partial(function, *args), kw, 1, None), request))
-
-    def evaluate(self, request: Any, function: Callable[..., Any], *args: Any, **kw: Any) -> Any:
-        """`ask` for an evaluation of the denoiser, whose time counts."""
-        call = joinable(function, args, kw, self._digests)
-        request.rows = call.rows
-        return self._asked(Ask(call, request, True))
 
     def _asked(self, asked: Ask) -> Any:
         request = asked.request
@@ -105,6 +110,17 @@ class Waves:
     def is_alive(self) -> bool:
         """Whether its thread is at work."""
         return self._thread.is_alive()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the wave that is being made, or waited for, could begin; else 0."""
+        with self._change:
+            asks = self._making or self._pending
+            return time.monotonic() - self._begun(asks) if asks else 0.0
+
+    def _begun(self, wave: Sequence[Ask]) -> float:
+        """When a wave could begin: the one before had ended, and somebody asked for it."""
+        return max(self._ended, min(ask.since for ask in wave))
 
     def notice(self) -> None:
         """Look again at who waits: a request has begun, ended, or was cancelled."""
@@ -134,22 +150,34 @@ class Waves:
                     for ask in wave:
                         if not ask.done.is_set():
                             ask.answer(error=error)
-                self._ended = time.monotonic()
+                with self._change:
+                    self._ended, self._making = time.monotonic(), []
 
     def _next_wave(self) -> list[Ask] | None:
         """The asks of the next wave, once there is reason to start it; None after closing."""
         with self._change:
             while self._is_open:
-                wave = _wave_of(self._pending, self.max_rows, self._alone)
-                if wave and (wait := self._wait_for(wave)) <= 0:
+                most = self._most()
+                wave = _wave_of(self._pending, most, self._alone)
+                if wave and (wait := self._wait_for(wave, most)) <= 0:
                     self._pending = [ask for ask in self._pending if ask not in wave]
+                    self._making = wave
                     return wave
                 self._change.wait(wait if wave else None)
         return None
 
-    def _wait_for(self, wave: Sequence[Ask]) -> float:
+    def _most(self) -> int:
+        """The rows that the next wave may have: as many as fit, or as pay."""
+        if not self._pending or self.made % LOOKS_AGAIN == LOOKS_AGAIN - 1:
+            return self.max_rows
+        first = min(self._pending, key=_order)
+        if first.what != "evaluation":
+            return self.max_rows
+        return self.costs.paying(first.request.size, self.max_rows)
+
+    def _wait_for(self, wave: Sequence[Ask], most: int) -> float:
         """Seconds until this wave starts: none where it is full or nobody else can come."""
-        full = sum(ask.call.rows for ask in wave) >= self.max_rows
+        full = sum(ask.call.rows for ask in wave) >= most
         if full or _is_alone(wave[0], self._alone) or len(self._pending) >= self._active():
             return 0.0
         since = max(wave[0].since, self._ended)  # those of the last wave may come again
@@ -176,9 +204,8 @@ class Waves:
 
     def _answer(self, wave: list[Ask]) -> None:
         rows = [ask.call.rows for ask in wave]
-        started = time.perf_counter()
         try:
-            result = wave[0].call.function(**joined([ask.call for ask in wave]))
+            result = self._called(wave)
         except torch.OutOfMemoryError:
             raise
         except Exception:
@@ -188,15 +215,47 @@ class Waves:
             self._one_by_one(wave)
             return
         results = parted(result, rows) if len(wave) > 1 else [result]
-        _finish_on_device(results[0])
-        if wave[0].is_evaluation:
-            self.times.add(sum(rows), time.perf_counter() - started)
-            self.made, self.rows = self.made + 1, self.rows + sum(rows)
         if len(wave) > 1 and not self._agrees(wave[0], results[0]):
             self._one_by_one(wave)
             return
+        if wave[0].what == "evaluation":
+            self.made, self.rows = self.made + 1, self.rows + sum(rows)
+        finished = _recorded(wave)
         for ask, one in zip(wave, results, strict=True):
-            ask.answer(one)
+            self._go_on(ask, one)
+        if finished is not None:  # what requests did meanwhile took the device no time
+            finished.synchronize()
+        self._note(wave, sum(rows))
+
+    def _called(self, wave: list[Ask]) -> Any:
+        """What the wave's one call returns."""
+        first = wave[0].call
+        arguments = joined([ask.call for ask in wave])
+        if self._graphs is None or first.key is None:
+            return first.function(**arguments)
+        kind = (first.key, wave[0].request.adapters)
+        rows = sum(ask.call.rows for ask in wave)
+        return self._graphs.call(first.function, arguments, kind, rows)
+
+    def _go_on(self, ask: Ask, result: Any) -> None:
+        """Answer one request, and give it a moment to come back before the next one goes on.
+
+        Many threads that wake up at once take turns at the interpreter's lock, which costs more
+        than what they do.
+        """
+        with self._change:
+            waiting = len(self._pending)
+            ask.answer(result)
+            self._change.wait_for(lambda: len(self._pending) > waiting, COMES_BACK_S)
+
+    def _note(self, wave: list[Ask], rows: int) -> None:
+        """Note what the wave took, from when the one before ended or somebody asked for it."""
+        now, size = time.monotonic(), wave[0].request.size
+        taken = now - self._begun(wave)
+        if wave[0].what == "evaluation":
+            self.costs.add_wave(size, rows, taken)
+        elif wave[0].what == "decoding":
+            self.costs.add_decoding(size, rows, taken)
 
     def _one_by_one(self, wave: list[Ask]) -> None:
         """Each ask alone: an error of one stays its own."""
@@ -212,8 +271,7 @@ class Waves:
         key = ask.call.key
         if key in self._checked:
             return True
-        alone = ask.call.function(**ask.call.arguments)
-        if all(_is_close(*pair) for pair in zip(_tensors(found), _tensors(alone), strict=True)):
+        if is_close(found, ask.call.function(**ask.call.arguments)):
             self._checked.add(key)
             return True
         logger.warning("evaluations that were joined differ from single ones: not joined any more")
@@ -221,19 +279,23 @@ class Waves:
 
 
 def _wave_of(pending: Sequence[Ask], most: int, alone: set[Hashable]) -> list[Ask]:
-    """Who would be in the next wave: the one who waits longest and all who may join it."""
+    """Who would be in the next wave: the one who came first and all who may join it."""
     if not pending:
         return []
-    groups: dict[Hashable, list[Ask]] = defaultdict(list)
-    for ask in pending:
-        groups[_group(ask, alone)].append(ask)
+    ordered = sorted(pending, key=_order)
+    group = _group(ordered[0], alone)
     chosen, total = list[Ask](), 0
-    for ask in groups[_group(pending[0], alone)]:
-        if chosen and total + ask.call.rows > most:
+    for ask in ordered:
+        if _group(ask, alone) != group or (chosen and total + ask.call.rows > most):
             continue
         chosen.append(ask)
         total += ask.call.rows
     return chosen
+
+
+def _order(ask: Ask) -> tuple[bool, int]:
+    """Who goes first: what ends a request, which lets another one begin; then who came first."""
+    return ask.what == "evaluation", ask.request.number
 
 
 def _group(ask: Ask, alone: set[Hashable]) -> Hashable:
@@ -246,20 +308,11 @@ def _is_alone(ask: Ask, alone: set[Hashable]) -> bool:
     return ask.call.key is None or ask.call.key in alone
 
 
-def _tensors(result: Any) -> list[Tensor]:
-    if isinstance(result, Tensor):
-        return [result]
-    values = result if isinstance(result, tuple) else vars(result).values()
-    return [value for value in values if isinstance(value, Tensor)]
-
-
-def _is_close(found: Tensor, wanted: Tensor) -> bool:
-    limit = CLOSE.get(wanted.dtype, CLOSE_IN_HALF)
-    return bool((relative_distance(found.float(), wanted.float()) <= limit).all())
-
-
-def _finish_on_device(result: Any) -> None:
-    """Wait for the device, so that what is measured is the wave's own time."""
-    for tensor in _tensors(result)[:1]:
-        if tensor.is_cuda:
-            torch.cuda.current_stream(tensor.device).synchronize()
+def _recorded(wave: Sequence[Ask]) -> torch.cuda.Event | None:
+    """An event that is over once the device has made the wave; None where it has none."""
+    tensors = [one for one in wave[0].call.arguments.values() if isinstance(one, torch.Tensor)]
+    if not tensors or not tensors[0].is_cuda:
+        return None
+    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(tensors[0].device))
+    return event

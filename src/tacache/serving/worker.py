@@ -19,11 +19,11 @@ from tacache.errors import TACacheError, first_line
 from tacache.host.generation import write
 from tacache.host.settings import Setting
 from tacache.prompts import Sample
-from tacache.serving.batcher import Batcher, Request
+from tacache.serving.batcher import Batcher
 from tacache.serving.budgets import Budgets, Offer, busy, chosen
-from tacache.serving.load import finish_times
-from tacache.serving.requests import Limits, Refused, Wanted
+from tacache.serving.request import Request
 from tacache.serving.settings import setting_of
+from tacache.serving.wanted import Limits, Refused, Wanted
 from tacache.serving.waves import Cancelled
 
 logger = logging.getLogger("tacache.serving")
@@ -80,7 +80,6 @@ class Worker:
         self._running: set[Request] = set()
         self._counts: Counter[str] = Counter()
         self._errors: deque[float] = deque(maxlen=256)  # of finish times, relative
-        self._calls_each = 1
         self._admitting = asyncio.Lock()  # a place that was offered is taken before the next offer
 
     def warm_up(self) -> Setting:
@@ -89,7 +88,6 @@ class Worker:
         offer = self.budgets.offer(run, min(run.steps, max(WARM_UP, run.parts)))
         request = self._submit(Wanted(prompt="a warm-up", seed=0), {}, offer, 0)
         request.result()
-        self._calls_each = request.calls_each
         return run
 
     async def run(self, wanted: Wanted) -> AsyncGenerator[Event, None]:
@@ -163,31 +161,20 @@ class Worker:
     def _offer(self, wanted: Wanted, run: Setting) -> Offer:
         """The plan that a request gets now; the queue has room for it."""
         offers, count = self.budgets.offers(run, wanted), wanted.pictures
+        call = {**self.call, **wanted.shape}
         queued = self.batcher.evaluations_queued
         offer = chosen(
             offers,
             wanted,
-            loaded=lambda n: self._finish_in(n, count),
-            alone=lambda n: self._finish_in(n, count, alone=True),
+            loaded=lambda n: self.batcher.finish_in(n, count, **call),
+            alone=lambda n: self.batcher.finish_in(n, count, alone=True, **call),
             is_under_load=len(self._running) >= self.batcher.max_active // 2,
         )
         excess = queued + offer.evaluations * count - self.limits.queued
         if excess > 0:
-            drained = self._finish_in(0, 0) or 1.0
+            drained = self.batcher.finish_in(0, 0) or 1.0
             raise busy(f"{queued} evaluations wait already", drained * excess / max(queued, 1))
         return offer
-
-    def _finish_in(self, evaluations: int, count: int, *, alone: bool = False) -> float | None:
-        """Seconds until so many more runs are done, or until all there are where none is added."""
-        times, most = self.batcher.wave_times, self.batcher.max_rows
-        if not times:
-            return None
-        others = [] if alone else list(self._running)
-        left = [one.remaining for one in others] + [evaluations] * count
-        rows = [one.rows for one in others] + [1] * count
-        each = max([self._calls_each, *(one.calls_each for one in others)])
-        ends = finish_times([n * each for n in left], rows, times.of, most)
-        return max(ends, default=0.0)
 
     def _submit(self, wanted: Wanted, shape: dict[str, int], offer: Offer, i: int) -> Request:
         sample = Sample(wanted.prompt, wanted.seed + i)
@@ -233,8 +220,6 @@ class Worker:
                 self.batcher.cancel(one)
         self._running.difference_update(requests)
         self._counts["evaluations"] += sum(one.evaluated for one in requests)
-        known = [one.calls_each for one in requests if one.evaluated]
-        self._calls_each = max(known, default=self._calls_each)
 
 
 def _refusal(error: Exception) -> Refused:

@@ -3,7 +3,7 @@ import pickle
 
 import pytest
 
-from tacache.serving.requests import (
+from tacache.serving.wanted import (
     Limits,
     Refused,
     WantedJob,

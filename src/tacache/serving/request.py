@@ -1,0 +1,83 @@
+"""One call of a pipeline on its way through a batcher."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from tacache.serving.adapters import Adapters
+from tacache.serving.costs import Shape, size_of
+
+STEPS = 50  # of a call that does not say how many
+
+
+class Request:
+    """One call of the pipeline on its way: what it still needs, its result, and how to stop it."""
+
+    def __init__(
+        self, pipe: Any, call: dict[str, Any], adapters: Adapters | None, number: int = 0
+    ) -> None:
+        self.pipe, self.call, self.adapters = pipe, call, adapters
+        self.number = number  # in the order in which requests came
+        self.size = size_of(call)
+        self.is_cancelled = False
+        self.calls = 0  # of the denoiser in the first evaluation: one, or two with two branches
+        self.answers = 0  # of the denoiser so far
+        self.rows = 1
+        self.started: float | None = None  # when its call began, by time.monotonic()
+        self.first_asked: float | None = None  # when it came to its first evaluation
+        self.answered: float | None = None  # when it last had an evaluation, or its picture
+        plan = getattr(pipe.scheduler, "plan", None)
+        steps = call.get("num_inference_steps", STEPS)
+        self._left = int(steps if plan is None else plan.evaluations)
+        self._future: Future[Any] = Future()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """What the pipeline's call returned; waits for it. An error of the call is raised here."""
+        return self._future.result(timeout)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has a result, has failed, or was cancelled."""
+        return self._future.done()
+
+    def when_done(self, function: Callable[["Request"], None]) -> None:
+        """Call the function once the request is done, with it."""
+        self._future.add_done_callback(lambda _: function(self))
+
+    @property
+    def evaluated(self) -> int:
+        """How many evaluations were made."""
+        scheduler = self.pipe.scheduler
+        index = getattr(scheduler, "step_index", None)
+        return 0 if index is None else int(index) - int(getattr(scheduler, "begin_index", 0) or 0)
+
+    @property
+    def remaining(self) -> int:
+        """How many evaluations are still to be made: exact, since the plan says it."""
+        if not self.is_done:
+            self._left = min(self._left, self._counted())
+        return 0 if self.is_done else self._left
+
+    def _counted(self) -> int:
+        """What is left by the scheduler, or by the plan while the run has not begun."""
+        scheduler = self.pipe.scheduler
+        if getattr(scheduler, "num_inference_steps", None) is not None:
+            first = int(getattr(scheduler, "begin_index", 0) or 0)
+            return max(0, len(scheduler.timesteps) - first - self.evaluated)
+        return self._left
+
+    def shape(self, usual: Shape) -> Shape:
+        """How it evaluates the model: as seen in its first evaluation, until then as usual."""
+        return Shape(max(1, self.calls), self.rows) if self.evaluated else usual
+
+    def calls_left(self, calls: int) -> int:
+        """Calls of the denoiser still to be made, at so many an evaluation."""
+        return max(0, (self.evaluated + self.remaining) * calls - self.answers)
+
+    def preparing(self, usually: float) -> float:
+        """Seconds until it makes its first call of the denoiser, where requests usually take so."""
+        if self.first_asked is not None:
+            return 0.0
+        since = 0.0 if self.started is None else time.monotonic() - self.started
+        return max(0.0, usually - since)
