@@ -96,6 +96,13 @@ def serve(
             min=1, help="How many samples one evaluation may have.", rich_help_panel=LOADED
         ),
     ] = 16,
+    graphs: Annotated[
+        bool,
+        typer.Option(
+            help="Replay small evaluations from CUDA graphs, which takes some memory of a GPU.",
+            rich_help_panel=LOADED,
+        ),
+    ] = True,
     drain: Annotated[
         float, typer.Option(min=1, help="Seconds to finish requests when it is told to stop.")
     ] = 60.0,
@@ -125,7 +132,8 @@ def serve(
     where.check()
     check_address(host, keys)
     wish_of(speedup, None, 0, None)
-    made_by = {"call": hosts.call_arguments(model, call), "speedup": speedup, "max_rows": max_rows}
+    made_by = {"call": hosts.call_arguments(model, call), "speedup": speedup}
+    made_by |= {"max_rows": max_rows, "use_graphs": graphs}
     clips = EMBEDDED[model].fps is not None if model in EMBEDDED else makes_video(model)
     with bound(host, port) as listening:
         backend = _backend(model, asked, where, {**made_by, "limits": limits, "drain_s": drain})

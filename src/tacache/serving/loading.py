@@ -21,6 +21,7 @@ class ModelSource:
     call: dict[str, Any] = field(default_factory=dict)
     speedup: float = SPEEDUP
     max_rows: int = 16
+    use_graphs: bool = True
     limits: Limits = field(default_factory=Limits)
     drain_s: float = 60.0
 
@@ -37,6 +38,7 @@ class ModelSource:
             limits=self.limits,
             budgets=Budgets(speedup=self.speedup),
             max_rows=self.max_rows,
+            use_graphs=self.use_graphs,
             fps=frame_rate(self.model),
         )
         worker.warm_up()

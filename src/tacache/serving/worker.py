@@ -70,11 +70,14 @@ class Worker:
         limits: Limits | None = None,
         budgets: Budgets | None = None,
         max_rows: int = 16,
+        use_graphs: bool = True,
         fps: int = 16,
     ) -> None:
         self.pipe, self.call, self.fps = pipe, dict(call or {}), fps
         self.limits, self.budgets = limits or Limits(), budgets or Budgets()
-        self.batcher = Batcher(pipe, max_rows=max_rows, max_active=2 * max_rows)
+        self.batcher = Batcher(
+            pipe, max_rows=max_rows, max_active=2 * max_rows, use_graphs=use_graphs
+        )
         self._settings: OrderedDict[tuple[tuple[str, int], ...], Setting] = OrderedDict()
         self._finding = threading.Lock()
         self._running: set[Request] = set()
