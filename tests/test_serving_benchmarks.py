@@ -197,11 +197,17 @@ def test_a_simulation_is_recorded_and_drawn(tmp_path, monkeypatch):
     assert (tmp_path / "serving-made-up-h200.svg").exists()
 
 
-def test_the_page_shows_the_records():
-    shown = tables.between_markers(
-        (ROOT / "docs/explanation/serving-scale.md").read_text(encoding="utf-8")
-    )
-    assert shown == tables.render(read(ROOT / "benchmarks/results/serving.jsonl")).strip()
+@pytest.mark.parametrize("page", tables.PAGES)
+def test_the_pages_show_the_records(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for name, (records, render) in tables.PAGES[page].items():
+        shown = render(read(ROOT / tables.RESULTS / records))
+        assert tables.replaced(text, name, shown) == text
+
+
+def test_a_page_without_markers_is_left_as_it_is():
+    with pytest.raises(SystemExit, match="no markers"):
+        tables.replaced("a page", "missed", "a table")
 
 
 def test_a_measured_run_is_simulated_beside_it(tmp_path):

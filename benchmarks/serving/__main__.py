@@ -2,11 +2,10 @@ r"""Simulate many GPUs with the wave times that were measured, and draw what com
 
     python -m benchmarks.serving simulate benchmarks/results/serving-waves-*.json \
         -o benchmarks/results/serving.jsonl
-    python -m benchmarks.serving check throughput.jsonl waves.json \
-        -o benchmarks/results/serving-check.jsonl
+    python -m benchmarks.serving check benchmarks/results/serving-throughput.jsonl \
+        benchmarks/results/serving-waves-h200.json -o benchmarks/results/serving-check.jsonl
     python -m benchmarks.serving draw benchmarks/results/serving.jsonl -o docs/figures
-    python -m benchmarks.serving table benchmarks/results/serving.jsonl \
-        -o docs/explanation/serving-scale.md
+    python -m benchmarks.serving pages -o .
 
 `check` simulates the runs of the batcher that `benchmarks.serving.throughput` measured.
 
@@ -142,16 +141,15 @@ def simulated(one: dict[str, Any], served: Machine) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Simulate, or draw."""
+    """Simulate, check, draw, or write tables into the pages."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    one, two, four = (commands.add_parser(name) for name in ("simulate", "draw", "table"))
+    one, two, four = (commands.add_parser(name) for name in ("simulate", "draw", "pages"))
     one.add_argument("waves", nargs="+", type=Path)
     one.add_argument("--gpus", nargs="+", type=int, choices=GPUS, default=GPUS)
-    for command in (two, four):
-        command.add_argument("records", type=Path)
+    two.add_argument("records", type=Path)
     three = commands.add_parser("check")
     three.add_argument("measured", type=Path)
     three.add_argument("waves", type=Path)
@@ -161,8 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.command == "draw":
         draw(read(options.records), options.out)
         return
-    if options.command == "table":
-        tables.write(options.out, tables.render(read(options.records)))
+    if options.command == "pages":
+        tables.write_pages(options.out)
         return
     if options.command == "check":
         found = checks(options.measured, options.waves)

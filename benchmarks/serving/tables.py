@@ -4,13 +4,22 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fullsize.records import read
+
 Record = dict[str, Any]
-BEGIN, END = "<!-- serving: begin -->", "<!-- serving: end -->"
+RESULTS = Path("benchmarks/results")
+SHORT = {
+    "whole requests of 10": "whole requests, 10 evaluations",
+    "continuous, 10": "continuous, 10 evaluations",
+    "continuous, by load": "continuous, 7 to 50 by load",
+}
+WAYS = {"one_after_another": "one after another", "whole_requests": "whole batches of 8"}
+TOLD = {"calls_alone": "times of calls alone", "waves_of_the_run": "times of the run's own waves"}
 HEAD = (
     "| policy | GPUs | arrivals | load | served | p50 | p99 | missed | mean budget | rows |\n"
     "|---|---|---|---|---|---|---|---|---|---|"
 )
-SHOWN = {8: (0.9, 2.0, 4.0, 6.0), 1000: (0.9, 4.0)}  # loads by GPUs
+SHOWN = {8: (0.9, 4.0, 6.0), 1000: (4.0,)}  # loads by GPUs
 
 
 def render(records: Iterable[Record]) -> str:
@@ -31,6 +40,7 @@ def table(records: Sequence[Record]) -> str:
     """The rows that are shown, Poisson arrivals before bursts."""
     chosen = [one for one in records if one["load"] in SHOWN.get(one["gpus"], ())]
     chosen = [one for one in chosen if one["arrivals"] == "poisson" or one["load"] == 4.0]
+    chosen = [one for one in chosen if one["arrivals"] == "poisson" or one["gpus"] == 8]
     return "\n".join(row(one) for one in chosen)
 
 
@@ -52,16 +62,93 @@ def row(one: Record) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def between_markers(text: str) -> str:
-    """What a document has between the two markers."""
-    return text.partition(BEGIN)[2].partition(END)[0].strip()
+def summary(records: Iterable[Record]) -> str:
+    """Which deadlines three policies miss on eight devices, a row for each model."""
+    found = [one for one in records if (one["gpus"], one["arrivals"]) == (8, "poisson")]
+    lines = [
+        "| model and device | "
+        + " | ".join(f"{p}, load {n}" for n in (4, 6) for p in SHORT)
+        + " |",
+        "|---" * (1 + 2 * len(SHORT)) + "|",
+    ]
+    for model, device in dict.fromkeys((one["model"], one["device"]) for one in found):
+        cells = [
+            f"{100 * one['missed']:.1f} % ({one['mean_budget']:.1f})"
+            for load in (4.0, 6.0)
+            for policy in SHORT.values()
+            for one in found
+            if (one["model"], one["device"], one["load"], one["policy"])
+            == (model, device, load, policy)
+        ]
+        lines.append(f"| {model}, {device} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
-def write(path: Path, rendered: str) -> None:
-    """Put tables between a document's markers."""
-    text = path.read_text(encoding="utf-8")
-    if BEGIN not in text or END not in text:
-        raise SystemExit(f"{path} has no markers {BEGIN} and {END}")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    path.write_text(f"{before}{BEGIN}\n{rendered}\n{END}{after}", encoding="utf-8")
+def measured(records: Iterable[Record]) -> str:
+    """The batcher beside the two other ways, as they ran on one device."""
+    lines = [
+        "| model | arrivals | way | requests a second | p50 | p99 | rows a wave |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in records:
+        graphs = "the batcher" if one["graphs"] else "the batcher, without CUDA graphs"
+        for name, title in (*WAYS.items(), ("batcher", graphs)):
+            way = one[name]
+            rows = f"{way['rows_per_wave']:.1f}" if "rows_per_wave" in way else ""
+            lines.append(
+                f"| {one['model']} | {one['requests']}, {one['times']:g} times | {title} | "
+                f"{way['requests_per_second']:.2f} | {way['p50_seconds']:.2f} s | "
+                f"{way['p99_seconds']:.2f} s | {rows} |"
+            )
+    return "\n".join(lines)
+
+
+def checks(records: Iterable[Record]) -> str:
+    """What the simulation says of these runs, over what was measured."""
+    lines = [
+        "| run | told | requests a second | p50 | p99 | rows a wave |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in records:
+        run = one["model"] + ("" if one["graphs"] else ", without CUDA graphs")
+        for by, title in TOLD.items():
+            cells = " | ".join(
+                f"{value:.2f}" for value in one["simulated_over_measured"][by].values()
+            )
+            lines.append(f"| {run} | {title} | {cells} |")
+    return "\n".join(lines)
+
+
+def write_pages(root: Path) -> None:
+    """Put all tables into the pages of the documentation."""
+    for page, blocks in PAGES.items():
+        path = root / page
+        text = path.read_text(encoding="utf-8")
+        for name, (records, render) in blocks.items():
+            text = replaced(text, name, render(read(root / RESULTS / records)))
+        path.write_text(text, encoding="utf-8")
+
+
+def replaced(text: str, name: str, rendered: str) -> str:
+    """A document with other contents between two markers."""
+    begin, end = marks(name)
+    if begin not in text or end not in text:
+        raise SystemExit(f"the page has no markers {begin} and {end}")
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{rendered}\n{end}{after}"
+
+
+def marks(name: str) -> tuple[str, str]:
+    """What stands before and after a table of this name."""
+    return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+
+
+PAGES = {
+    "docs/explanation/serving-scale.md": {"missed": ("serving.jsonl", summary)},
+    "docs/reference/serving.md": {
+        "measured": ("serving-throughput.jsonl", measured),
+        "checks": ("serving-check.jsonl", checks),
+    },
+    "docs/reference/serving-simulated.md": {"simulated": ("serving.jsonl", render)},
+}
