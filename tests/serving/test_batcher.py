@@ -229,6 +229,17 @@ def test_adapters_of_one_request_are_not_those_of_the_next(times):
     assert (found[1] - plain).abs().max() > 1e-3 * plain.abs().max()
 
 
+def test_what_is_known_of_calls_does_not_grow_with_requests(flux, times):
+    plan = instant_plan(times, 3)
+    with Batcher(flux) as batcher:
+        sizes = []
+        for seed in range(3):
+            batcher.submit(plan=plan, **seeded(FLUX, seed)).result(PATIENCE)
+            known = batcher._waves._known
+            sizes.append((len(known._signatures), len(known._numbers)))
+    assert sizes[0] == sizes[1] == sizes[2]
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("use_graphs", [True, False])

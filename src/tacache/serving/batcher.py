@@ -71,6 +71,11 @@ class Batcher:
             for name, part in pipe.components.items()
             if part is not None and (name in DENOISERS or name == "vae")
         }
+        self._forwards = {
+            name: forward_of(part)
+            for name, part in pipe.components.items()
+            if part is not None and name in DENOISERS
+        }
         self._numbers = itertools.count()
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
@@ -237,7 +242,7 @@ class Batcher:
             if part is None:
                 continue
             if name in DENOISERS:
-                call = self._evaluating(request, part)
+                call = self._evaluating(request, self._forwards[name])
                 found[name] = StandIn(part, {"__call__": call, **self._places[name]})
             elif name == "vae":
                 decode = functools.partial(self._waves.decode, request, part.decode)
@@ -247,9 +252,7 @@ class Batcher:
                 )
         return {**self._locked, **found}
 
-    def _evaluating(self, request: Request, network: Any) -> Callable[..., Any]:
-        forward = forward_of(network)
-
+    def _evaluating(self, request: Request, forward: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if request.first_asked is None:
                 request.first_asked = time.monotonic()
