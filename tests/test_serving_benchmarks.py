@@ -205,6 +205,28 @@ def test_the_pages_show_the_records(page):
         assert tables.replaced(text, name, shown) == text
 
 
+def test_what_is_said_of_one_gpu_was_measured():
+    text = " ".join(
+        (ROOT / "docs/explanation/serving-scale.md").read_text(encoding="utf-8").split()
+    )
+    run = read(ROOT / tables.RESULTS / "serving-throughput.jsonl")[0]
+    assert (run["model"], run["times"], run["graphs"]) == ("tiny-flux", 6.0, True)
+    assert round(run["gain_over_one_after_another"]) == 7
+    assert f"{run['gain_over_whole_requests']:.1f} times as many as whole batches" in text
+    assert round(run["whole_requests"]["p50_seconds"] / run["batcher"]["p50_seconds"]) == 7
+    waves = json.loads((ROOT / tables.RESULTS / "serving-waves-h200.json").read_text())["waves"]
+    flux = next(one["seconds"] for one in waves if one["model"] == "flux-1024")
+    assert f"takes {flux['1']:.2f} s for one row and {flux['8']:.2f} s for eight" in text
+    checks = [
+        one["simulated_over_measured"]["waves_of_the_run"]
+        for one in read(ROOT / tables.RESULTS / "serving-check.jsonl")
+    ]
+    assert (
+        sum(abs(one["requests_per_second"] - 1) <= 0.17 for one in checks) == 4 == len(checks) - 1
+    )
+    assert sum(abs(one["p50_seconds"] - 1) <= 0.25 for one in checks) == 3
+
+
 def test_a_page_without_markers_is_left_as_it_is():
     with pytest.raises(SystemExit, match="no markers"):
         tables.replaced("a page", "missed", "a table")
