@@ -229,6 +229,18 @@ def test_adapters_of_one_request_are_not_those_of_the_next(times):
     assert (found[1] - plain).abs().max() > 1e-3 * plain.abs().max()
 
 
+def test_an_error_of_the_bookkeeping_ends_its_request(flux, times, monkeypatch):
+    def fails(request):
+        raise RuntimeError("a mistake of ours")
+
+    with Batcher(flux) as batcher:
+        monkeypatch.setattr(batcher, "_note", fails)
+        request = batcher.submit(plan=instant_plan(times, 3), **seeded(FLUX, 0))
+        with pytest.raises(RuntimeError, match="a mistake of ours"):
+            request.result(PATIENCE)
+        assert batcher.evaluations_queued == 0
+
+
 def test_what_is_known_of_calls_does_not_grow_with_requests(flux, times):
     plan = instant_plan(times, 3)
     with Batcher(flux) as batcher:
@@ -258,3 +270,4 @@ def test_on_a_gpu_pictures_are_those_of_direct_calls(use_graphs):
                 ]
                 for request, picture in zip(requests, wanted, strict=True):
                     assert_same(FLUX.output(request.result(PATIENCE)), picture)
+            assert not use_graphs or len(batcher._waves._graphs) > 0

@@ -1,5 +1,7 @@
 """What was measured of one size stands for it, and for others in proportion to their pixels."""
 
+import threading
+
 import pytest
 
 from tacache.serving.costs import Costs, Shape, size_of
@@ -47,3 +49,29 @@ def test_what_requests_do_beside_waves_is_kept_by_size():
     assert costs.rest(SMALL) == pytest.approx(0.1)
     assert costs.before(LARGE) == pytest.approx(1.5)  # until it is known
     assert costs.shape(LARGE) == Shape(2, 1)
+
+
+def test_costs_are_read_while_others_are_noted():
+    costs, errors = Costs(), []
+    costs.add_wave((0, 0, 0), 1, 1.0)
+
+    def write():
+        for n in range(1, 2000):
+            costs.add_wave((n, n, None), 1, 1.0)
+            costs.add_request((n, n, None), 1.0, 1.0, Shape())
+
+    def look():
+        while writing.is_alive():
+            try:
+                costs.wave((5000, 5000, None), 1)
+                costs.shape((5000, 5000, None))
+            except Exception as error:
+                errors.append(error)
+
+    writing = threading.Thread(target=write)
+    reading = threading.Thread(target=look)
+    writing.start()
+    reading.start()
+    for thread in (writing, reading):
+        thread.join(60)
+    assert not errors

@@ -126,7 +126,7 @@ def test_a_single_slow_wave_changes_nothing_and_several_do():
 
 def test_a_wave_in_progress_is_nearer_to_its_end():
     assert ends([1, 2], elapsed=0.75) == [0.25, 1.25]
-    assert ends([1, 2], elapsed=5.0) == [0.0, 0.0]  # it is late: nothing is known but that
+    assert ends([1, 2], elapsed=5.0) == [0.0, 1.0]  # it is late, and the next takes its time
     late = [Job(1), Job(1, ready=0.5)]
     assert finish_times(late, Machine(), most=8, elapsed=0.75) == [0.25, 1.5]
 
@@ -152,5 +152,6 @@ def test_rows_pay_as_long_as_each_takes_less():
 def test_few_measurements_decide_nothing():
     work = {1: 1.0, 2: 2.0, 4: 4.0}
     assert times_of(work, count=2).paying(16) == 16
-    assert times_of({1: 1.0, 4: 4.0}).paying(16) == 16
+    assert times_of({1: 1.0}).paying(16) == 16
+    assert times_of({1: 1.0, 8: 8.0}).paying(8) == 1  # a queue that is always full
     assert times_of({2: 2.0, 4: 4.0, 8: 8.0}).paying(16) == 16  # what is alone is not known

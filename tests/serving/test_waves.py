@@ -12,9 +12,8 @@ from tacache.serving.waves import Cancelled, Waves
 
 
 def request(**fields):
-    return SimpleNamespace(
-        **{"is_cancelled": False, "adapters": None, "size": None, "number": 0, **fields}
-    )
+    plain = {"is_cancelled": False, "adapters": None, "size": None, "number": 0}
+    return SimpleNamespace(**plain | {"answers": 0, "comes_back": False} | fields)
 
 
 def negated(x):
@@ -203,3 +202,55 @@ def test_where_rows_do_not_pay_waves_have_fewer(waves):
             one.costs.add_wave(None, rows, 0.02 * rows)
     asked(one, work, [torch.full((1, 1), float(i)) for i in range(4)])
     assert sizes == [1, 1, 1, 1]
+
+
+def test_a_full_wave_waits_a_little_for_one_that_came_before(waves):
+    order = []
+
+    def work(x):
+        order.append(int(x[0, 0]))
+        time.sleep(0.2)
+        return x
+
+    one = waves(active=3, max_rows=1, max_wait_s=5.0)
+    for rows in (1, 2):
+        for _ in range(3):
+            one.costs.add_wave(None, rows, 20.0 * rows)  # five per cent of it is a second
+    first, second = request(number=0, comes_back=True), request(number=1, comes_back=True)
+
+    def run(by, pause):
+        for _ in range(2):
+            one.evaluate(by, work, torch.full((1, 1), float(by.number)))
+            time.sleep(pause)  # longer than the moment that everybody is given
+        by.comes_back = False
+
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(run, first, 0.05)]
+        time.sleep(0.05)
+        futures.append(pool.submit(run, second, 0.05))
+        for future in futures:
+            future.result(60)
+    assert order == [0, 0, 1, 1]
+
+
+def test_graphs_are_given_up_before_waves_are_halved(waves, monkeypatch):
+    one = waves(active=2)
+
+    class Full:
+        is_held = True
+
+        def call(self, function, arguments, kind, rows):
+            """Make the call where graphs hold no memory."""
+            if self.is_held:
+                raise torch.OutOfMemoryError("no memory")
+            return function(**arguments)
+
+        def clear(self):
+            """Give the memory back."""
+            held, self.is_held = self.is_held, False
+            return held
+
+    monkeypatch.setattr(one, "_graphs", Full())
+    found = asked(one, negated, [torch.ones(1, 1), torch.ones(1, 1)])
+    assert [float(x) for x in found] == [-1.0, -1.0]
+    assert one.max_rows == 8

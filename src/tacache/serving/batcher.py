@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import inspect
 import itertools
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
+import torch
 from typing_extensions import Self
 
 from tacache.diffusers.calls import midway_strength
@@ -106,7 +108,7 @@ class Batcher:
         named = None if adapters is None else tuple((name, float(w)) for name, w in adapters)
         if named:
             self._adapters.check(named)
-        copied, call = self._following(plan, call)
+        copied, call = self._following(plan, self._seeded(call))
         request = Request(copied, call, named, next(self._numbers))
         request.pipe.__dict__.update(self._stand_ins(request))
         with self._lock:
@@ -143,7 +145,7 @@ class Batcher:
         requests = self._requests()
         if not self.costs:
             return None
-        ends = self._ends(map(self._job, requests))
+        ends = self._ends(map(self._job, requests), self._waves.elapsed)
         return dict(zip(requests, ends, strict=True))
 
     def finish_in(
@@ -159,7 +161,8 @@ class Batcher:
         size, others = size_of(call), [] if alone else self._requests()
         calls, rows = self.costs.shape(size)
         more = Job(evaluations * calls, rows, size, self.costs.before(size), begun=False)
-        return max(self._ends([*map(self._job, others), *[more] * count]), default=0.0)
+        jobs = [*map(self._job, others), *[more] * count]
+        return max(self._ends(jobs, self._waves.elapsed if others else 0.0), default=0.0)
 
     def _requests(self) -> list[Request]:
         """All that were taken on and are not done, in the order in which they began or wait."""
@@ -173,9 +176,9 @@ class Batcher:
         begun = request.started is not None
         return Job(request.calls_left(calls), rows, request.size, ready, begun)
 
-    def _ends(self, jobs: Iterable[Job]) -> list[float]:
+    def _ends(self, jobs: Iterable[Job], elapsed: float) -> list[float]:
         limits = {"most": self._waves.max_rows, "active": self.max_active}
-        return finish_times(list(jobs), self.costs, **limits, elapsed=self._waves.elapsed)
+        return finish_times(list(jobs), self.costs, **limits, elapsed=elapsed)
 
     @property
     def evaluations_queued(self) -> int:
@@ -235,6 +238,15 @@ class Batcher:
         apply(copied, plan, strength=strength)
         return copied, call if strength is None else {**call, "strength": 1.0}
 
+    def _seeded(self, call: dict[str, Any]) -> dict[str, Any]:
+        """The call with a generator of its own on a GPU, whose own one may be part of a capture."""
+        takes = "generator" in inspect.signature(self.pipe.__call__).parameters
+        if call.get("generator") is not None or not takes or self.pipe.device.type != "cuda":
+            return call
+        generator = torch.Generator()
+        generator.seed()
+        return {**call, "generator": generator}
+
     def _stand_ins(self, request: Request) -> dict[str, Any]:
         """What stands in the request's pipeline for the parts it shares with others."""
         found: dict[str, Any] = {}
@@ -258,9 +270,7 @@ class Batcher:
                 request.first_asked = time.monotonic()
             if not request.evaluated:
                 request.calls += 1
-            result = self._waves.evaluate(request, forward, *args, **kwargs)
-            request.answers += 1
-            return result
+            return self._waves.evaluate(request, forward, *args, **kwargs)
 
         return call
 
@@ -280,10 +290,9 @@ class Batcher:
         result, error = None, None
         try:
             result = request.pipe(**request.call)
+            self._note(request)
         except BaseException as raised:
             error = raised
-        else:
-            self._note(request)
         with self._lock:
             self._running.remove(request)
             self._start_next()

@@ -1,6 +1,7 @@
 """What was measured of requests while they ran, by the size of what they make."""
 
 import math
+import threading
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ class Costs:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()  # one thread makes waves, and others ask
         self._waves: dict[Hashable, WaveTimes] = {}
         self._decoding: dict[Hashable, WaveTimes] = {}
         self._before: dict[Hashable, Recent] = {}
@@ -37,63 +39,75 @@ class Costs:
         self._shapes: dict[Hashable, Shape] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._waves)
+        with self._lock:
+            return bool(self._waves)
 
     def add_wave(self, size: Hashable, rows: int, seconds: float) -> None:
         """Note how long a call of the denoiser took."""
-        self._waves.setdefault(size, WaveTimes()).add(rows, seconds)
+        with self._lock:
+            self._waves.setdefault(size, WaveTimes()).add(rows, seconds)
 
     def add_decoding(self, size: Hashable, rows: int, seconds: float) -> None:
         """Note how long a call of the decoder took."""
-        self._decoding.setdefault(size, WaveTimes()).add(rows, seconds)
+        with self._lock:
+            self._decoding.setdefault(size, WaveTimes()).add(rows, seconds)
 
     def add_request(self, size: Hashable, before: float, rest: float, shape: Shape) -> None:
         """Note what a request took before its first evaluation and after its picture was made."""
-        self._before.setdefault(size, Recent()).add(before)
-        self._rest.setdefault(size, Recent()).add(rest)
-        self._shapes[size] = shape
+        with self._lock:
+            self._before.setdefault(size, Recent()).add(before)
+            self._rest.setdefault(size, Recent()).add(rest)
+            self._shapes.pop(size, None)  # the latest is the last
+            self._shapes[size] = shape
 
     def wave(self, size: Hashable, rows: int) -> float:
         """Seconds of a call of the denoiser."""
-        if not self._waves:
-            raise ValueError("no wave was measured yet")
-        known, scale = _nearest(self._waves, size)
-        return known.of(rows) * scale
+        with self._lock:
+            if not self._waves:
+                raise ValueError("no wave was measured yet")
+            known, scale = _nearest(self._waves, size)
+            return known.of(rows) * scale
 
     def paying(self, size: Hashable, most: int) -> int:
         """The rows of a wave of this size beyond which more do not pay; `most` at the most."""
-        return self._waves[size].paying(most) if size in self._waves else most
+        with self._lock:
+            return self._waves[size].paying(most) if size in self._waves else most
 
     def measured(self, size: Hashable) -> dict[int, float]:
         """The seconds of calls of the denoiser by their rows, as far as they were measured."""
-        return self._waves[size].seconds if size in self._waves else {}
+        with self._lock:
+            return self._waves[size].seconds if size in self._waves else {}
 
     def decoding(self, size: Hashable, rows: int) -> float:
         """Seconds of a call of the decoder; none where none was measured."""
-        if not self._decoding:
-            return 0.0
-        known, scale = _nearest(self._decoding, size)
-        return known.of(rows) * scale
+        with self._lock:
+            if not self._decoding:
+                return 0.0
+            known, scale = _nearest(self._decoding, size)
+            return known.of(rows) * scale
 
     def before(self, size: Hashable) -> float:
         """Seconds from a request's start to its first evaluation: prompts are encoded there."""
-        return _value(self._before, size)
+        with self._lock:
+            return _value(self._before, size)
 
     def rest(self, size: Hashable) -> float:
         """Seconds from a request's last evaluation or decoding to its end."""
-        return _value(self._rest, size)
+        with self._lock:
+            return _value(self._rest, size)
 
     def shape(self, size: Hashable) -> Shape:
         """How requests of this size evaluate the model, by the last one that was made."""
-        latest = next(reversed(self._shapes.values()), Shape())
-        return self._shapes.get(size, latest)
+        with self._lock:
+            latest = next(reversed(self._shapes.values()), Shape())
+            return self._shapes.get(size, latest)
 
 
 def _value(known: dict[Hashable, Recent], size: Hashable) -> float:
     """What was measured of this size, else the most of any."""
     if size in known:
         return known[size].seconds
-    return max((one.seconds for one in known.copy().values()), default=0.0)
+    return max((one.seconds for one in known.values()), default=0.0)
 
 
 def _nearest(known: dict[Hashable, WaveTimes], size: Hashable) -> tuple[WaveTimes, float]:

@@ -1,7 +1,8 @@
 """CUDA graphs of calls: where launching kernels takes longer than running them, replays are faster.
 
 A small model, or a large one at a small size, waits for its kernels to be launched one by one. A
-graph launches all of them at once: the same kernels on the same numbers.
+graph launches all of them at once: the same kernels on the same numbers. It reads weights where
+they lay when it was captured, so the weights of a network may not be replaced while it is used.
 """
 
 import logging
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tacache.serving.joining import is_close, mapped
 
@@ -20,6 +22,9 @@ logger = logging.getLogger("tacache.serving")
 EARLY = 3  # calls of a shape that are made as they are: to capture one takes as long as many
 LAUNCH_BOUND = 0.6  # of a call's time: from where on launching is what takes it
 MOST = 128  # graphs that are kept
+# operations that wait for the device, or draw random numbers: no graph can hold them
+UNSUITED = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "rand", "bernoulli",
+            "dropout", "normal_", "uniform_", "multinomial")  # fmt: skip
 
 
 @dataclass
@@ -37,6 +42,11 @@ class Graph:
         self.graph.replay()
         return mapped(self.output, Tensor.clone)
 
+    def repeats(self, result: Any, arguments: dict[str, Any]) -> bool:
+        """Whether a replay gives this result, and not what the capture left behind."""
+        mapped(self.output, lambda one: one.fill_(float("nan")))
+        return is_close(self(arguments), result)
+
 
 class Graphs:
     """Makes calls through graphs where that helps, and as they are elsewhere.
@@ -53,21 +63,41 @@ class Graphs:
         self._seen: Counter[Hashable] = Counter()
         self._pool: Any = None  # memory that all graphs share: one runs at a time
 
+    def __len__(self) -> int:
+        return sum(one is not None for one in self._graphs.values())
+
     def call(
         self, function: Callable[..., Any], arguments: dict[str, Any], kind: Hashable, rows: int
     ) -> Any:
         """What the function returns; `kind` and `rows` tell calls apart that differ in shape."""
         key = (kind, rows)
-        graph = self._graphs.get(key)
-        if graph is not None:
-            return graph(arguments)
-        if kind is None or not self.is_on or key in self._graphs or not on_cuda(arguments):
+        device = device_of(arguments) if self.is_on and is_plain(function) else None
+        if device is None:
             return function(**arguments)
-        self._seen[key] += 1
-        is_bound = rows <= self._bound.get(kind, 0)
-        if self._seen[key] > EARLY and is_bound:
-            return self._first(function, arguments, key)
-        if self._seen[key] < EARLY or is_bound:
+        with torch.cuda.device(device):
+            graph = self._graphs.get(key)
+            if graph is not None:
+                return graph(arguments)
+            if key in self._graphs:
+                return function(**arguments)
+            return self._early(function, arguments, kind, rows)
+
+    def clear(self) -> bool:
+        """Give up all graphs and their memory; whether there were any."""
+        had = len(self) > 0
+        self._graphs = dict.fromkeys(self._graphs)
+        self._pool = None
+        return had
+
+    def _early(
+        self, function: Callable[..., Any], arguments: dict[str, Any], kind: Hashable, rows: int
+    ) -> Any:
+        """One of the first calls of its kind and rows."""
+        self._seen[kind, rows] += 1
+        seen, is_bound = self._seen[kind, rows], rows <= self._bound.get(kind, 0)
+        if seen > EARLY and is_bound:
+            return self._first(function, arguments, (kind, rows))
+        if seen < EARLY or is_bound:
             return function(**arguments)
         return self._timed(function, arguments, kind, rows)
 
@@ -88,18 +118,24 @@ class Graphs:
 
     def _first(self, function: Callable[..., Any], arguments: dict[str, Any], key: Hashable) -> Any:
         """The call as it is, and a graph of it for the next ones, if that gives the same."""
-        result = function(**arguments)
         self._graphs[key] = None
-        if sum(one is not None for one in self._graphs.values()) >= MOST:
+        with Watching() as watching:
+            result = function(**arguments)
+        if watching.unsuited or len(self) >= MOST:
+            logger.info("a call is made without a CUDA graph: %s", watching.unsuited or "enough")
             return result
+        stream = torch.cuda.current_stream()
         try:
             graph = self._captured(function, arguments)
-            replayed = graph(arguments)
+            is_right = graph.repeats(result, arguments)
         except Exception as error:  # whatever a network does that no graph can hold
+            torch.cuda.set_stream(stream)  # a capture that fails does not put it back
             torch.cuda.synchronize()
-            logger.info("a call is made without a CUDA graph: %s", error)
+            self.clear()
+            self.is_on = False
+            logger.warning("CUDA graphs are not used any more: %s", error)
             return result
-        if is_close(replayed, result):
+        if is_right:
             self._graphs[key] = graph
         else:
             logger.warning("a CUDA graph of a call differs from it, and is not used")
@@ -124,8 +160,43 @@ class Graphs:
         return Graph(graph, inputs, output)
 
 
-def on_cuda(arguments: dict[str, Any]) -> bool:
-    """Whether all tensors of a call lie on a GPU, and none is hidden inside another argument."""
-    if any(isinstance(one, list | tuple | dict) and one for one in arguments.values()):
+class Watching(TorchDispatchMode):
+    """Notes an operation of this thread that no graph can hold."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.unsuited = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What the operation gives."""
+        result = func(*args, **(kwargs or {}))
+        name = func.name().partition("::")[2]
+        if name.startswith(UNSUITED) or _crosses(args, result):
+            self.unsuited = self.unsuited or name
+        return result
+
+
+def _crosses(args: Any, result: Any) -> bool:
+    """Whether an operation carries a tensor from the processor to a GPU, or back."""
+    given = [one for one in args if isinstance(one, Tensor)]
+    if not given or not isinstance(result, Tensor):
         return False
-    return all(one.is_cuda for one in arguments.values() if isinstance(one, Tensor))
+    if result is given[0] and len(given) > 1 and given[1].dim() > 0:  # such as copy_
+        return given[0].is_cuda != given[1].is_cuda
+    return any(one.is_cuda for one in given) != result.is_cuda
+
+
+def is_plain(function: Callable[..., Any]) -> bool:
+    """Whether a network is as it was made: not compiled, and without adapters that may change."""
+    network = getattr(function, "__self__", None)
+    compiled = getattr(network, "_compiled_call_impl", None) is not None
+    return not (compiled or hasattr(network, "_orig_mod") or getattr(network, "peft_config", None))
+
+
+def device_of(arguments: dict[str, Any]) -> torch.device | None:
+    """The GPU where all tensors of a call lie; None where one is elsewhere, or inside another."""
+    if any(isinstance(one, list | tuple | dict) and one for one in arguments.values()):
+        return None
+    found = {one.device for one in arguments.values() if isinstance(one, Tensor)}
+    device = next(iter(found), None)
+    return device if len(found) == 1 and device is not None and device.type == "cuda" else None

@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -39,6 +40,7 @@ class Comparison:
     def __init__(self) -> None:
         self._digests: Any = WeakIdKeyDictionary()  # tensors are not compared by their content
         self._numbers: dict[Hashable, int] = {}
+        self._count = itertools.count()  # asked from many threads: no number is given twice
         self._signatures: dict[Callable[..., Any], inspect.Signature] = {}
 
     def digest(self, tensor: Tensor) -> str | None:
@@ -58,7 +60,7 @@ class Comparison:
 
     def number(self, parts: Hashable) -> int:
         """The number of what calls have in common, the same whenever that is equal."""
-        return self._numbers.setdefault(parts, len(self._numbers))
+        return self._numbers.setdefault(parts, next(self._count))
 
     def signature(self, function: Callable[..., Any]) -> inspect.Signature:
         """A function's signature; looking it up takes as long as a step of a small model."""

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Protocol
 
 LATEST = 9  # measurements that count
-ENOUGH = 3  # measurements of a number of rows, and numbers of rows, before they decide anything
+ENOUGH = 3  # measurements of a number of rows before they decide anything
 PAYS = 1.1  # a wave's time a row, over that of the best wave, up to which its rows are enough
 
 
@@ -44,10 +44,13 @@ class WaveTimes:
         return bool(self._known)
 
     def paying(self, most: int) -> int:
-        """`paying_rows` of what was measured; `most` until enough was."""
-        known = self._known.copy().items()
-        often = {rows: one.seconds for rows, one in known if len(one) >= ENOUGH and rows <= most}
-        return paying_rows(often) if len(often) >= ENOUGH and 1 in often else most
+        """`paying_rows` of what was measured; `most` until one row and others often were."""
+        often = {
+            rows: one.seconds
+            for rows, one in self._known.items()
+            if len(one) >= ENOUGH and rows <= most
+        }
+        return paying_rows(often) if len(often) > 1 and 1 in often else most
 
     def of(self, rows: int) -> float:
         """The time of a wave with so many rows: measured, or in proportion between neighbours.
@@ -150,16 +153,17 @@ def finish_times(
         if not ending:
             order.sort()
             chosen = _next_wave(order, jobs, seconds.paying(jobs[order[0]].size, most))
-            now += seconds.wave(jobs[chosen[0]].size, sum(jobs[i].rows for i in chosen))
+            rows = sum(jobs[i].rows for i in chosen)
+            now = max(now + seconds.wave(jobs[chosen[0]].size, rows), 0.0)  # it may be late
             for i in chosen:
                 left[i] -= 1
             ending = [i for i in chosen if left[i] <= 0]
         order = [i for i in order if left[i] > 0]
         for size in dict.fromkeys(jobs[i].size for i in ending):
             own = [i for i in ending if jobs[i].size == size]
-            now += seconds.decoding(size, len(own))
+            now = max(now + seconds.decoding(size, len(own)), 0.0)
             for i in own:
-                ends[i] = max(now, 0.0) + seconds.rest(size)
+                ends[i] = now + seconds.rest(size)
         begin(len(ending))
     return ends
 

@@ -22,7 +22,7 @@ class Request:
         self.size = size_of(call)
         self.is_cancelled = False
         self.calls = 0  # of the denoiser in the first evaluation: one, or two with two branches
-        self.answers = 0  # of the denoiser so far
+        self.answers = 0  # of the denoiser so far, where the device has made them
         self.rows = 1
         self.started: float | None = None  # when its call began, by time.monotonic()
         self.first_asked: float | None = None  # when it came to its first evaluation
@@ -58,6 +58,11 @@ class Request:
         if not self.is_done:
             self._left = min(self._left, self._counted())
         return 0 if self.is_done else self._left
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether it will ask for a further evaluation."""
+        return self.remaining > 0 and not self.is_cancelled
 
     def _counted(self) -> int:
         """What is left by the scheduler, or by the plan while the run has not begun."""

@@ -21,6 +21,7 @@ from tacache.serving.joining import Comparison, JoinableCall, is_close, joinable
 
 logger = logging.getLogger("tacache.serving")
 LOOKS_AGAIN = 100  # waves, of which one has as many rows as it may, to see whether they pay now
+PATIENCE = 0.05  # of a wave's time: how long it waits for one that came before
 COMES_BACK_S = 0.001  # how long a request is waited for before the next one goes on
 
 
@@ -75,6 +76,7 @@ class Waves:
         self._is_open = True
         self._ended = 0.0  # when the last wave did
         self._making: list[Ask] = []  # the wave in progress
+        self._last: list[Any] = []  # the requests of the last evaluation
         self._thread = threading.Thread(target=self._run, name="tacache-waves", daemon=True)
         self._thread.start()
 
@@ -177,22 +179,37 @@ class Waves:
 
     def _wait_for(self, wave: Sequence[Ask], most: int) -> float:
         """Seconds until this wave starts: none where it is full or nobody else can come."""
-        full = sum(ask.call.rows for ask in wave) >= most
-        if full or _is_alone(wave[0], self._alone) or len(self._pending) >= self._active():
+        if _is_alone(wave[0], self._alone) or len(self._pending) >= self._active():
             return 0.0
+        full = sum(ask.call.rows for ask in wave) >= most
+        wait = self._patience(wave) if full else self.max_wait_s
         since = max(wave[0].since, self._ended)  # those of the last wave may come again
-        return self.max_wait_s - (time.monotonic() - since)
+        return wait - (time.monotonic() - since)
+
+    def _patience(self, wave: Sequence[Ask]) -> float:
+        """How long a full wave waits, where one of the last wave that came before is to come."""
+        here = {id(ask.request) for ask in self._pending}
+        number, size = wave[0].request.number, wave[0].request.size
+        late = [one for one in self._last if one.number < number and id(one) not in here]
+        if wave[0].what != "evaluation" or not any(one.comes_back for one in late):
+            return 0.0
+        expected = self.costs.wave(size, sum(ask.call.rows for ask in wave)) if self.costs else 0.0
+        return min(self.max_wait_s, PATIENCE * expected)
 
     def _make(self, wave: list[Ask]) -> None:
-        """Answer the asks of a wave; where memory ends, in halves."""
+        """Answer the asks of a wave; where memory ends, without graphs, and then in halves."""
         self._switch(wave[0].request.adapters)
         try:
             self._answer(wave)
             return
         except torch.OutOfMemoryError:
-            if len(wave) == 1:
+            had_graphs = self._graphs is not None and self._graphs.clear()
+            if len(wave) == 1 and not had_graphs:
                 raise
         torch.cuda.empty_cache()  # here, where the error holds no tensors any more
+        if had_graphs:
+            self._make(wave)
+            return
         half = len(wave) // 2
         self.max_rows = max(1, sum(ask.call.rows for ask in wave[:half]))
         logger.warning(
@@ -221,9 +238,11 @@ class Waves:
         if wave[0].what == "evaluation":
             self.made, self.rows = self.made + 1, self.rows + sum(rows)
         finished = _recorded(wave)
+        if finished is not None and wave[0].what != "evaluation":
+            finished.synchronize()  # what follows in a request is not the device's time
         for ask, one in zip(wave, results, strict=True):
             self._go_on(ask, one)
-        if finished is not None:  # what requests did meanwhile took the device no time
+        if finished is not None:  # the next step of requests was launched meanwhile
             finished.synchronize()
         self._note(wave, sum(rows))
 
@@ -233,9 +252,8 @@ class Waves:
         arguments = joined([ask.call for ask in wave])
         if self._graphs is None or first.key is None:
             return first.function(**arguments)
-        kind = (first.key, wave[0].request.adapters)
         rows = sum(ask.call.rows for ask in wave)
-        return self._graphs.call(first.function, arguments, kind, rows)
+        return self._graphs.call(first.function, arguments, first.key, rows)
 
     def _go_on(self, ask: Ask, result: Any) -> None:
         """Answer one request, and give it a moment to come back before the next one goes on.
@@ -250,12 +268,17 @@ class Waves:
 
     def _note(self, wave: list[Ask], rows: int) -> None:
         """Note what the wave took, from when the one before ended or somebody asked for it."""
-        now, size = time.monotonic(), wave[0].request.size
-        taken = now - self._begun(wave)
+        taken = time.monotonic() - self._begun(wave)
+        sizes = dict.fromkeys(ask.request.size for ask in wave)  # a default may have two names
         if wave[0].what == "evaluation":
-            self.costs.add_wave(size, rows, taken)
+            self._last = [ask.request for ask in wave]
+            for ask in wave:
+                ask.request.answers += 1
+            for size in sizes:
+                self.costs.add_wave(size, rows, taken)
         elif wave[0].what == "decoding":
-            self.costs.add_decoding(size, rows, taken)
+            for size in sizes:
+                self.costs.add_decoding(size, rows, taken)
 
     def _one_by_one(self, wave: list[Ask]) -> None:
         """Each ask alone: an error of one stays its own."""
@@ -294,7 +317,7 @@ def _wave_of(pending: Sequence[Ask], most: int, alone: set[Hashable]) -> list[As
 
 
 def _order(ask: Ask) -> tuple[bool, int]:
-    """Who goes first: what ends a request, which lets another one begin; then who came first."""
+    """Who goes first: what requests begin or end with, before evaluations; then who came first."""
     return ask.what == "evaluation", ask.request.number
 
 
