@@ -23,6 +23,7 @@ NAME = "tacache"
 TRIES = 4  # of a request whose replica dies
 TARGET = 25  # evaluations a row of a wave, beyond which more replicas are wanted
 MOST_REQUESTS = 10_000  # that a replica takes on: its own limit is in evaluations
+ANSWERS_S = 5.0  # how long replicas are waited for that are asked for their numbers
 DEAD = (RayActorError, WorkerCrashedError, ReplicaUnavailableError)
 
 
@@ -52,12 +53,15 @@ class Replica:
         self.worker = source.worker()
         self.name = serve.get_replica_context().replica_id.unique_id
 
-    async def run(self, wanted: Wanted) -> AsyncGenerator[Any, None]:
-        """The events of a request, each with this replica's name and numbers."""
+    async def run(self, wanted: Wanted) -> AsyncGenerator[Event, None]:
+        """The events of a request."""
         async with contextlib.aclosing(self.worker.run(wanted)) as events:
             async for event in events:
-                yield self.name, self.worker.snapshot(), event
-        yield self.name, self.worker.snapshot(), None  # what was counted at its end
+                yield event
+
+    async def numbers(self) -> tuple[str, dict[str, float]]:
+        """The name of this replica, and what it has counted so far."""
+        return self.name, self.worker.snapshot()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What the number of replicas is decided by."""
@@ -107,7 +111,6 @@ class RayBackend:
     def __init__(self, handle: Any, *, is_ours: bool = True) -> None:
         self._handle = handle.options(stream=True, method_name="run")
         self._is_ours = is_ours  # the cluster, which then ends with the server
-        self._numbers: dict[str, Mapping[str, float]] = {}
         self._retried = 0
 
     @classmethod
@@ -137,16 +140,12 @@ class RayBackend:
     async def run(self, wanted: Wanted) -> AsyncGenerator[Event, None]:
         """The events of a replica; after its death, those of another from the beginning."""
         for attempt in range(TRIES):
-            replica = ""
             response = self._handle.remote(wanted)
             try:
-                async for replica, numbers, event in response:
-                    self._numbers[replica] = numbers
-                    if event is not None:
-                        yield event
+                async for event in response:
+                    yield event
                 return
             except DEAD:
-                self._numbers.pop(replica, None)
                 self._retried += 1
                 logger.warning("a replica died; its request is made again (%d)", attempt + 1)
             except (RayError, DeploymentUnavailableError) as error:
@@ -165,9 +164,15 @@ class RayBackend:
         if not sum(states):
             raise HostError("no replica is running")
 
-    def snapshots(self) -> Mapping[str, Mapping[str, float]]:
-        """The latest numbers of each replica, and of this process."""
-        return {**self._numbers, "front": {"requests_retried": self._retried}}
+    async def snapshots(self) -> Mapping[str, Mapping[str, float]]:
+        """The numbers of each replica that answers, and of this process."""
+        asked, told = self._handle.broadcast("numbers"), list[Any]()
+        try:
+            told = await asked.results_async(timeout_s=ANSWERS_S, return_exceptions=True)
+        except (RayError, DeploymentUnavailableError, TimeoutError) as error:
+            logger.warning("replicas did not tell their numbers: %s", first_line(error))
+        there = dict(one for one in told if not isinstance(one, BaseException))
+        return {**there, "front": {"requests_retried": self._retried}}
 
     async def close(self) -> None:
         """End the replicas, after what they were given to do."""
