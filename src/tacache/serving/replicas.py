@@ -21,7 +21,6 @@ from tacache.serving.worker import Event
 logger = logging.getLogger("tacache.serving")
 NAME = "tacache"
 TRIES = 4  # of a request whose replica dies
-TARGET = 25  # evaluations a row of a wave, beyond which more replicas are wanted
 MOST_REQUESTS = 10_000  # that a replica takes on: its own limit is in evaluations
 ANSWERS_S = 5.0  # how long replicas are waited for that are asked for their numbers
 DEAD = (RayActorError, WorkerCrashedError, ReplicaUnavailableError)
@@ -44,6 +43,16 @@ class Scale(NamedTuple):
         if not 1 <= found.least <= found.most:
             raise HostError(f"replicas are a number such as 2, or a range as 1:8, not {text!r}")
         return found
+
+
+class Pace(NamedTuple):
+    """When the number of replicas changes, where it may."""
+
+    target: float = 25.0  # evaluations a row of a wave, beyond which more replicas are wanted
+    up_s: float = 5.0  # how long more are wanted before they are started
+    down_s: float = 120.0  # how long fewer are wanted before some end
+    average_s: float = 10.0  # the time over which what waits is averaged
+    report_s: float = 2.0  # between two reports of a replica
 
 
 class Replica:
@@ -73,25 +82,11 @@ class Replica:
             raise HostError("the thread that evaluates the model has ended")
 
 
-def deployment(source: ModelSource, scale: Scale, gpus: float) -> Any:
+def deployment(source: ModelSource, scale: Scale, gpus: float, pace: Pace | None = None) -> Any:
     """The application of Ray Serve that runs a model, for `serve.run`."""
     options: dict[str, Any] = {"num_replicas": scale.least}
     if scale.most > scale.least:
-        policy = {
-            "policy_function": ByEvaluations,
-            "policy_kwargs": {"target": TARGET * source.max_rows},
-        }
-        options = {
-            "autoscaling_config": {
-                "min_replicas": scale.least,
-                "max_replicas": scale.most,
-                "upscale_delay_s": 5.0,
-                "downscale_delay_s": 120.0,
-                "look_back_period_s": 10.0,
-                "metrics_interval_s": 2.0,
-                "policy": policy,
-            }
-        }
+        options = {"autoscaling_config": _autoscaling(scale, pace or Pace(), source.max_rows)}
     made = serve.deployment(
         Replica,
         name="Replica",
@@ -103,6 +98,21 @@ def deployment(source: ModelSource, scale: Scale, gpus: float) -> Any:
         **options,
     )
     return made.bind(source)
+
+
+def _autoscaling(scale: Scale, pace: Pace, max_rows: int) -> dict[str, Any]:
+    """What Ray is told about a number of replicas that changes."""
+    policy = {"policy_function": ByEvaluations, "policy_kwargs": {"target": pace.target * max_rows}}
+    return {
+        "min_replicas": scale.least,
+        "max_replicas": scale.most,
+        "upscale_delay_s": pace.up_s,
+        "downscale_delay_s": pace.down_s,
+        "look_back_period_s": pace.average_s,
+        # deprecated, but Ray 2.60 does not read the variables yet that are to replace it
+        "metrics_interval_s": pace.report_s,
+        "policy": policy,
+    }
 
 
 class RayBackend:
@@ -122,8 +132,12 @@ class RayBackend:
         gpus: float | None = None,
         address: str | None = None,
         dashboard: bool = False,
+        pace: Pace | None = None,
     ) -> "RayBackend":
-        """Start Ray, or join a cluster, and wait until the replicas have loaded the model."""
+        """Start Ray, or join a cluster, and wait until the replicas have loaded the model.
+
+        `pace` says when replicas come and go, where `replicas` is a range.
+        """
         scale = None if replicas is None else Scale.of(replicas)
         is_ours = join(address, dashboard=dashboard)
         there = int(ray.cluster_resources().get("GPU", 0))
@@ -132,7 +146,7 @@ class RayBackend:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         serve.start(proxy_location="Disabled")
         try:
-            handle = serve.run(deployment(source, scale, each), name=NAME, route_prefix=None)
+            handle = serve.run(deployment(source, scale, each, pace), name=NAME, route_prefix=None)
         except RuntimeError as error:
             raise HostError(f"Ray could not start the model: {first_line(error)}") from error
         return cls(handle, is_ours=is_ours)
