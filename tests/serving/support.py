@@ -6,10 +6,12 @@ import base64
 import http.client
 import io
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,11 +89,16 @@ class Client:
 
     def metric(self, name: str) -> float:
         """A number of `/metrics`, summed over replicas."""
+        found = self.metrics(name)
+        assert found, name
+        return sum(found.values())
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """A number of `/metrics`, by replica."""
         lines = self.get("/metrics").raw.decode().splitlines()
         names = (f"tacache_{name}{{", f"tacache_{name}_total{{")
         found = [line for line in lines if line.startswith(names)]
-        assert found, name
-        return sum(float(line.rpartition(" ")[2]) for line in found)
+        return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in found}
 
 
 @contextmanager
@@ -110,6 +117,31 @@ def served(app: Any) -> Iterator[Client]:
         thread.join(120)
         listening.close()
         assert not thread.is_alive()
+
+
+def tiny_flux() -> Any:
+    """A tiny FLUX pipeline that says nothing."""
+    from tests.tiny import PIPELINES
+
+    made = PIPELINES["flux"].build()
+    made.set_progress_bar_config(disable=True)
+    return made
+
+
+@contextmanager
+def on_ray(
+    pipe: Any, folder: Path, call: dict[str, Any], *, max_rows: int, **options: Any
+) -> Iterator[Client]:
+    """A server of a pipeline on Ray, which starts and ends with the block."""
+    from tacache.serving.app import make_app
+    from tacache.serving.loading import ModelSource
+    from tacache.serving.replicas import RayBackend
+
+    pipe.save_pretrained(folder)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    source = ModelSource(str(folder), call=call, max_rows=max_rows)
+    with served(make_app(RayBackend.start(source, **options), "tiny")) as client:
+        yield client
 
 
 def until(is_so: Any, seconds: float = 60.0) -> None:

@@ -44,7 +44,7 @@ class Canned:
         if not self.ready:
             raise RuntimeError("loading")
 
-    def snapshots(self):
+    async def snapshots(self):
         """Some numbers."""
         return {"local": {"waves": 3, "evaluations_queued": 5}}
 

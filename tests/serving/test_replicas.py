@@ -1,6 +1,6 @@
 """The server on Ray: two replicas, one of which dies in the middle of its work."""
 
-import os
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -11,12 +11,18 @@ pytest.importorskip("fastapi")
 
 from tacache.errors import HostError
 from tacache.instant import instant_plan
-from tacache.serving.app import make_app
 from tacache.serving.loading import ModelSource
 from tacache.serving.scaling import QUEUED, ByEvaluations
 from tacache.serving.settings import setting_of
-from tests.serving.support import CALL, GENERATIONS, drawn, same_picture, served, until
-from tests.tiny import PIPELINES
+from tests.serving.support import (
+    CALL,
+    GENERATIONS,
+    drawn,
+    on_ray,
+    same_picture,
+    tiny_flux,
+    until,
+)
 
 BUDGETS = (10, 20, 30)
 MANY = {**CALL, "num_inference_steps": 40}  # steps: long enough to be killed in
@@ -24,34 +30,14 @@ MANY = {**CALL, "num_inference_steps": 40}  # steps: long enough to be killed in
 
 @pytest.fixture(scope="module")
 def pipe():
-    made = PIPELINES["flux"].build()
-    made.set_progress_bar_config(disable=True)
-    return made
+    return tiny_flux()
 
 
 @pytest.fixture(scope="module")
-def backend(pipe, tmp_path_factory):
-    from tacache.serving.replicas import RayBackend
-
+def client(pipe, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model") / "tiny"
-    pipe.save_pretrained(folder)
-    os.environ["OMP_NUM_THREADS"] = "1"
-    source = ModelSource(str(folder), call=MANY, max_rows=4)
-    backend = RayBackend.start(source, replicas="2")
-    yield backend
-    backend.stop()
-
-
-@pytest.fixture(scope="module")
-def client(backend):
-    app = make_app(backend, "tiny")
-    backend.close = lambda: _nothing()  # the fixture above ends it
-    with served(app) as client:
+    with on_ray(pipe, folder, MANY, max_rows=4, replicas="2") as client:
         yield client
-
-
-async def _nothing():
-    return None
 
 
 def kill_one() -> None:
@@ -65,7 +51,12 @@ def kill_one() -> None:
     ray.kill(ray.get_actor(replicas[0], namespace="serve"), no_restart=False)
 
 
-def test_requests_of_a_replica_that_dies_are_made_again(client, backend, pipe):
+def at_work(client) -> int:
+    """How many replicas make something."""
+    return sum(n > 0 for n in client.metrics("evaluations_queued").values())
+
+
+def test_requests_of_a_replica_that_dies_are_made_again(client, pipe):
     """Nothing is lost or answered twice, and every client gets its own picture."""
     assert client.get("/healthz").status == 200
     bodies = [
@@ -73,7 +64,7 @@ def test_requests_of_a_replica_that_dies_are_made_again(client, backend, pipe):
     ]
     with ThreadPoolExecutor(12) as threads:
         answers = [threads.submit(client.post, GENERATIONS, body) for body in bodies]
-        until(lambda: len(backend._numbers) == 2)
+        until(lambda: at_work(client) == 2)
         kill_one()
         found = [one.result(300) for one in answers]
     assert [one.status for one in found] == [200] * len(bodies)
@@ -94,13 +85,8 @@ def test_a_refusal_of_a_replica_is_the_clients_answer(client):
 def test_a_cancelled_job_frees_the_rows_of_its_replica(client):
     path = client.post("/v1/jobs", {"prompt": "a fox", "speedup": 1.0}).headers["location"]
     assert client.send("DELETE", path).body["status"] == "cancelled"
-    until(lambda: _cancelled(client) >= 1)
-
-
-def _cancelled(client) -> float:
-    """Replicas tell their numbers with their answers."""
-    client.post(GENERATIONS, {"prompt": "a fox", "evaluations": 2})
-    return client.metric("requests_cancelled")
+    until(lambda: client.metric("requests_cancelled") == 1)
+    assert client.metric("evaluations_queued") == client.metric("requests_running") == 0
 
 
 def context(*queued: float) -> SimpleNamespace:
@@ -138,3 +124,24 @@ def test_a_range_of_replicas_scales_by_our_policy():
     config = made._bound_deployment._deployment_config.autoscaling_config
     assert (config.min_replicas, config.max_replicas) == (1, 4)
     assert config.policy.get_policy().__name__ == "ByEvaluations"
+
+
+def told(*results: object, error: Exception | None = None) -> dict:
+    """What is known of replicas that answer so when they are asked for their numbers."""
+    from tacache.serving.replicas import RayBackend
+
+    async def results_async(**options: object) -> list:
+        if error is not None:
+            raise error
+        return list(results)
+
+    asked = SimpleNamespace(results_async=results_async)
+    handle = SimpleNamespace(broadcast=lambda name: asked)
+    handle.options = lambda **options: handle
+    return dict(asyncio.run(RayBackend(handle).snapshots()))
+
+
+def test_a_replica_that_does_not_tell_its_numbers_is_left_out():
+    front = {"front": {"requests_retried": 0}}
+    assert told(("one", {"rows": 2}), RuntimeError("dead")) == {"one": {"rows": 2}, **front}
+    assert told(error=TimeoutError("it took too long")) == front

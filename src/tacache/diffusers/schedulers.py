@@ -46,6 +46,18 @@ class FollowsPlan(BeginsRun):
         """By the parent, which may be a class of the user's own."""
         return _made_for, (parent_class(type(self)),), self._own()
 
+    @property
+    def evaluations(self) -> tuple[int, int] | None:
+        """How many evaluations the run has used and how many it has; None before it begins.
+
+        It holds in the middle of a step too, where the parent's own numbers are of the full grid.
+        """
+        stepper = self._stepper
+        if stepper is None:
+            return None
+        anchors = stepper.plan.anchors
+        return sum(n < stepper.step for n in anchors), len(anchors)
+
     def _walk(self, step: Any, v: Tensor, timestep: Any, x: Tensor, *args: Any, **kw: Any) -> Any:
         """From this anchor to the next, by the parent's `step`."""
         if self._stepper is None:

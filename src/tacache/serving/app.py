@@ -143,7 +143,7 @@ async def health(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """Counters and gauges for Prometheus."""
-    text = metrics_text(request.app.state.backend.snapshots())
+    text = metrics_text(await request.app.state.backend.snapshots())
     return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
 

@@ -17,7 +17,7 @@ class Backend(Protocol):
     async def check(self) -> None:
         """Raise if requests cannot be answered now."""
 
-    def snapshots(self) -> Mapping[str, Mapping[str, float]]:
+    async def snapshots(self) -> Mapping[str, Mapping[str, float]]:
         """What each replica has counted, by its name."""
 
     async def close(self) -> None:
@@ -37,7 +37,7 @@ class LocalBackend:
     async def check(self) -> None:
         """The worker is there as long as the process is."""
 
-    def snapshots(self) -> Mapping[str, Mapping[str, float]]:
+    async def snapshots(self) -> Mapping[str, Mapping[str, float]]:
         """The worker's numbers."""
         return {"local": self.worker.snapshot()}
 

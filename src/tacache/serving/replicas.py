@@ -21,8 +21,8 @@ from tacache.serving.worker import Event
 logger = logging.getLogger("tacache.serving")
 NAME = "tacache"
 TRIES = 4  # of a request whose replica dies
-TARGET = 25  # evaluations a row of a wave, beyond which more replicas are wanted
 MOST_REQUESTS = 10_000  # that a replica takes on: its own limit is in evaluations
+ANSWERS_S = 5.0  # how long replicas are waited for that are asked for their numbers
 DEAD = (RayActorError, WorkerCrashedError, ReplicaUnavailableError)
 
 
@@ -45,6 +45,16 @@ class Scale(NamedTuple):
         return found
 
 
+class Pace(NamedTuple):
+    """When the number of replicas changes, where it may."""
+
+    target: float = 25.0  # evaluations a row of a wave, beyond which more replicas are wanted
+    up_s: float = 5.0  # how long more are wanted before they are started
+    down_s: float = 120.0  # how long fewer are wanted before some end
+    average_s: float = 10.0  # the time over which what waits is averaged
+    report_s: float = 2.0  # between two reports of a replica
+
+
 class Replica:
     """One copy of the model in a process of its own."""
 
@@ -52,12 +62,15 @@ class Replica:
         self.worker = source.worker()
         self.name = serve.get_replica_context().replica_id.unique_id
 
-    async def run(self, wanted: Wanted) -> AsyncGenerator[Any, None]:
-        """The events of a request, each with this replica's name and numbers."""
+    async def run(self, wanted: Wanted) -> AsyncGenerator[Event, None]:
+        """The events of a request."""
         async with contextlib.aclosing(self.worker.run(wanted)) as events:
             async for event in events:
-                yield self.name, self.worker.snapshot(), event
-        yield self.name, self.worker.snapshot(), None  # what was counted at its end
+                yield event
+
+    async def numbers(self) -> tuple[str, dict[str, float]]:
+        """The name of this replica, and what it has counted so far."""
+        return self.name, self.worker.snapshot()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What the number of replicas is decided by."""
@@ -69,25 +82,11 @@ class Replica:
             raise HostError("the thread that evaluates the model has ended")
 
 
-def deployment(source: ModelSource, scale: Scale, gpus: float) -> Any:
+def deployment(source: ModelSource, scale: Scale, gpus: float, pace: Pace | None = None) -> Any:
     """The application of Ray Serve that runs a model, for `serve.run`."""
     options: dict[str, Any] = {"num_replicas": scale.least}
     if scale.most > scale.least:
-        policy = {
-            "policy_function": ByEvaluations,
-            "policy_kwargs": {"target": TARGET * source.max_rows},
-        }
-        options = {
-            "autoscaling_config": {
-                "min_replicas": scale.least,
-                "max_replicas": scale.most,
-                "upscale_delay_s": 5.0,
-                "downscale_delay_s": 120.0,
-                "look_back_period_s": 10.0,
-                "metrics_interval_s": 2.0,
-                "policy": policy,
-            }
-        }
+        options = {"autoscaling_config": _autoscaling(scale, pace or Pace(), source.max_rows)}
     made = serve.deployment(
         Replica,
         name="Replica",
@@ -101,13 +100,27 @@ def deployment(source: ModelSource, scale: Scale, gpus: float) -> Any:
     return made.bind(source)
 
 
+def _autoscaling(scale: Scale, pace: Pace, max_rows: int) -> dict[str, Any]:
+    """What Ray is told about a number of replicas that changes."""
+    policy = {"policy_function": ByEvaluations, "policy_kwargs": {"target": pace.target * max_rows}}
+    return {
+        "min_replicas": scale.least,
+        "max_replicas": scale.most,
+        "upscale_delay_s": pace.up_s,
+        "downscale_delay_s": pace.down_s,
+        "look_back_period_s": pace.average_s,
+        # deprecated, but Ray 2.60 does not read the variables yet that are to replace it
+        "metrics_interval_s": pace.report_s,
+        "policy": policy,
+    }
+
+
 class RayBackend:
     """Replicas on Ray; a request whose replica dies is made again by another one."""
 
     def __init__(self, handle: Any, *, is_ours: bool = True) -> None:
         self._handle = handle.options(stream=True, method_name="run")
         self._is_ours = is_ours  # the cluster, which then ends with the server
-        self._numbers: dict[str, Mapping[str, float]] = {}
         self._retried = 0
 
     @classmethod
@@ -119,8 +132,12 @@ class RayBackend:
         gpus: float | None = None,
         address: str | None = None,
         dashboard: bool = False,
+        pace: Pace | None = None,
     ) -> "RayBackend":
-        """Start Ray, or join a cluster, and wait until the replicas have loaded the model."""
+        """Start Ray, or join a cluster, and wait until the replicas have loaded the model.
+
+        `pace` says when replicas come and go, where `replicas` is a range.
+        """
         scale = None if replicas is None else Scale.of(replicas)
         is_ours = join(address, dashboard=dashboard)
         there = int(ray.cluster_resources().get("GPU", 0))
@@ -129,7 +146,7 @@ class RayBackend:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         serve.start(proxy_location="Disabled")
         try:
-            handle = serve.run(deployment(source, scale, each), name=NAME, route_prefix=None)
+            handle = serve.run(deployment(source, scale, each, pace), name=NAME, route_prefix=None)
         except RuntimeError as error:
             raise HostError(f"Ray could not start the model: {first_line(error)}") from error
         return cls(handle, is_ours=is_ours)
@@ -137,16 +154,12 @@ class RayBackend:
     async def run(self, wanted: Wanted) -> AsyncGenerator[Event, None]:
         """The events of a replica; after its death, those of another from the beginning."""
         for attempt in range(TRIES):
-            replica = ""
             response = self._handle.remote(wanted)
             try:
-                async for replica, numbers, event in response:
-                    self._numbers[replica] = numbers
-                    if event is not None:
-                        yield event
+                async for event in response:
+                    yield event
                 return
             except DEAD:
-                self._numbers.pop(replica, None)
                 self._retried += 1
                 logger.warning("a replica died; its request is made again (%d)", attempt + 1)
             except (RayError, DeploymentUnavailableError) as error:
@@ -165,9 +178,15 @@ class RayBackend:
         if not sum(states):
             raise HostError("no replica is running")
 
-    def snapshots(self) -> Mapping[str, Mapping[str, float]]:
-        """The latest numbers of each replica, and of this process."""
-        return {**self._numbers, "front": {"requests_retried": self._retried}}
+    async def snapshots(self) -> Mapping[str, Mapping[str, float]]:
+        """The numbers of each replica that answers, and of this process."""
+        asked, told = self._handle.broadcast("numbers"), list[Any]()
+        try:
+            told = await asked.results_async(timeout_s=ANSWERS_S, return_exceptions=True)
+        except (RayError, DeploymentUnavailableError, TimeoutError) as error:
+            logger.warning("replicas did not tell their numbers: %s", first_line(error))
+        there = dict(one for one in told if not isinstance(one, BaseException))
+        return {**there, "front": {"requests_retried": self._retried}}
 
     async def close(self) -> None:
         """End the replicas, after what they were given to do."""

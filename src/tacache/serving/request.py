@@ -48,29 +48,38 @@ class Request:
     @property
     def evaluated(self) -> int:
         """How many evaluations were made."""
-        scheduler = self.pipe.scheduler
-        index = getattr(scheduler, "step_index", None)
-        return 0 if index is None else int(index) - int(getattr(scheduler, "begin_index", 0) or 0)
+        seen = self._seen()
+        return 0 if seen is None else seen[0]
 
     @property
     def remaining(self) -> int:
         """How many evaluations are still to be made: exact, since the plan says it."""
-        if not self.is_done:
-            self._left = min(self._left, self._counted())
-        return 0 if self.is_done else self._left
+        if self.is_done:
+            return 0
+        seen = self._seen()
+        if seen is not None:
+            self._left = min(self._left, max(0, seen[1] - seen[0]))
+        return self._left
 
     @property
     def comes_back(self) -> bool:
         """Whether it will ask for a further evaluation."""
         return self.remaining > 0 and not self.is_cancelled
 
-    def _counted(self) -> int:
-        """What is left by the scheduler, or by the plan while the run has not begun."""
+    def _seen(self) -> tuple[int, int] | None:
+        """The evaluations made and those of the whole run, by its scheduler; None before it.
+
+        The run is looked at from other threads, so also in the middle of a step.
+        """
+        if self.first_asked is None:  # what the scheduler has may be of an earlier run
+            return None
         scheduler = self.pipe.scheduler
-        if getattr(scheduler, "num_inference_steps", None) is not None:
-            first = int(getattr(scheduler, "begin_index", 0) or 0)
-            return max(0, len(scheduler.timesteps) - first - self.evaluated)
-        return self._left
+        if getattr(scheduler, "plan", None) is not None:
+            found: tuple[int, int] | None = scheduler.evaluations
+            return found
+        first = int(getattr(scheduler, "begin_index", 0) or 0)
+        index = getattr(scheduler, "step_index", None)
+        return 0 if index is None else int(index) - first, len(scheduler.timesteps) - first
 
     def shape(self, usual: Shape) -> Shape:
         """How it evaluates the model: as seen in its first evaluation, until then as usual."""
