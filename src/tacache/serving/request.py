@@ -53,8 +53,11 @@ class Request:
 
     @property
     def remaining(self) -> int:
-        """How many evaluations are still to be made: exact, since the plan says it."""
-        if self.is_done:
+        """How many evaluations are still to be made: exact, since the plan says it.
+
+        A request that was cancelled needs none, also while its call has not noticed yet.
+        """
+        if self.is_done or self.is_cancelled:
             return 0
         seen = self._seen()
         if seen is not None:
@@ -64,7 +67,7 @@ class Request:
     @property
     def comes_back(self) -> bool:
         """Whether it will ask for a further evaluation."""
-        return self.remaining > 0 and not self.is_cancelled
+        return self.remaining > 0
 
     def _seen(self) -> tuple[int, int] | None:
         """The evaluations made and those of the whole run, by its scheduler; None before it.
