@@ -209,11 +209,20 @@ def test_what_is_said_of_one_gpu_was_measured():
     text = " ".join(
         (ROOT / "docs/explanation/serving-scale.md").read_text(encoding="utf-8").split()
     )
-    run = read(ROOT / tables.RESULTS / "serving-throughput.jsonl")[0]
-    assert (run["model"], run["times"], run["graphs"]) == ("tiny-flux", 6.0, True)
+    runs = read(ROOT / tables.RESULTS / "serving-throughput.jsonl")
+    run, plain, large = runs[0], runs[2], runs[4]
+    assert [one["model"] for one in (run, plain, large)] == ["tiny-flux", "tiny-flux", "flux-1024"]
+    assert (run["times"], run["graphs"], plain["times"], plain["graphs"]) == (6.0, True, 6.0, False)
     assert round(run["gain_over_one_after_another"]) == 7
     assert f"{run['gain_over_whole_requests']:.1f} times as many as whole batches" in text
     assert round(run["whole_requests"]["p50_seconds"] / run["batcher"]["p50_seconds"]) == 7
+    assert plain["gain_over_whole_requests"] == pytest.approx(1.0, abs=0.01)
+    late, whole = (plain[way]["p50_seconds"] for way in ("batcher", "whole_requests"))
+    assert f"half of its requests took {late:.2f} s in place of {whole:.2f} s" in text
+    ours, theirs = large["batcher"], large["one_after_another"]
+    rates = [one["requests_per_second"] for one in (ours, theirs)]
+    assert "{:.2f} requests a second against {:.2f}".format(*rates) in text
+    assert round(ours["p50_seconds"] / theirs["p50_seconds"]) == 2
     waves = json.loads((ROOT / tables.RESULTS / "serving-waves-h200.json").read_text())["waves"]
     flux = next(one["seconds"] for one in waves if one["model"] == "flux-1024")
     assert f"takes {flux['1']:.2f} s for one row and {flux['8']:.2f} s for eight" in text
