@@ -271,3 +271,10 @@ def test_on_a_gpu_pictures_are_those_of_direct_calls(use_graphs):
                 for request, picture in zip(requests, wanted, strict=True):
                     assert_same(FLUX.output(request.result(PATIENCE)), picture)
             assert not use_graphs or len(batcher._waves._graphs) > 0
+
+
+def test_a_batcher_may_do_without_graphs(flux):
+    with Batcher(flux, use_graphs=False) as batcher:
+        assert batcher._waves._graphs is None
+    with Batcher(flux) as batcher:
+        assert len(batcher._waves._graphs) == 0

@@ -209,13 +209,13 @@ def test_a_full_wave_waits_a_little_for_one_that_came_before(waves):
 
     def work(x):
         order.append(int(x[0, 0]))
-        time.sleep(0.2)
+        time.sleep(0.05)
         return x
 
     one = waves(active=3, max_rows=1, max_wait_s=5.0)
     for rows in (1, 2):
         for _ in range(3):
-            one.costs.add_wave(None, rows, 20.0 * rows)  # five per cent of it is a second
+            one.costs.add_wave(None, rows, 10.0 * rows)  # five per cent of it is half a second
     first, second = request(number=0, comes_back=True), request(number=1, comes_back=True)
 
     def run(by, pause):
@@ -226,7 +226,7 @@ def test_a_full_wave_waits_a_little_for_one_that_came_before(waves):
 
     with ThreadPoolExecutor(2) as pool:
         futures = [pool.submit(run, first, 0.05)]
-        time.sleep(0.05)
+        time.sleep(0.02)
         futures.append(pool.submit(run, second, 0.05))
         for future in futures:
             future.result(60)

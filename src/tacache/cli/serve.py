@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from tacache.cli import hosts
-from tacache.cli.options import LOADED, Call, Load, Pipeline
+from tacache.cli.options import Call, Load, Pipeline
 from tacache.cli.printing import say, tell
 from tacache.errors import TACacheError
 from tacache.host.wish import SPEEDUP, wish_of
@@ -80,6 +80,22 @@ class Replicas:
             raise TACacheError("--replicas, --gpus and --address are for Ray: leave --local out")
 
 
+@dataclass(frozen=True)
+class Sharing:
+    """How requests share evaluations."""
+
+    PANEL: ClassVar = "How requests share evaluations"
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="How many samples one evaluation may have.")
+    ] = 16
+    graphs: Annotated[
+        bool,
+        typer.Option(
+            help="Replay small evaluations from CUDA graphs, which takes some memory of a GPU."
+        ),
+    ] = True
+
+
 def serve(
     model: Pipeline,
     *,
@@ -90,24 +106,12 @@ def serve(
     speedup: Annotated[
         float, typer.Option(help="The speedup of requests that name none; 1 runs all steps.")
     ] = SPEEDUP,
-    max_rows: Annotated[
-        int,
-        typer.Option(
-            min=1, help="How many samples one evaluation may have.", rich_help_panel=LOADED
-        ),
-    ] = 16,
-    graphs: Annotated[
-        bool,
-        typer.Option(
-            help="Replay small evaluations from CUDA graphs, which takes some memory of a GPU.",
-            rich_help_panel=LOADED,
-        ),
-    ] = True,
     drain: Annotated[
         float, typer.Option(min=1, help="Seconds to finish requests when it is told to stop.")
     ] = 60.0,
     where: Replicas,
     served: Served,
+    sharing: Sharing,
     call: Call,
     load: Load,
 ) -> None:
@@ -133,7 +137,7 @@ def serve(
     check_address(host, keys)
     wish_of(speedup, None, 0, None)
     made_by = {"call": hosts.call_arguments(model, call), "speedup": speedup}
-    made_by |= {"max_rows": max_rows, "use_graphs": graphs}
+    made_by |= {"max_rows": sharing.max_rows, "use_graphs": sharing.graphs}
     clips = EMBEDDED[model].fps is not None if model in EMBEDDED else makes_video(model)
     with bound(host, port) as listening:
         backend = _backend(model, asked, where, {**made_by, "limits": limits, "drain_s": drain})
