@@ -6,8 +6,6 @@ import math
 import pkgutil
 import re
 import shutil
-from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -15,8 +13,8 @@ from typing import Any
 import pytest
 
 from benchmarks import demo
-from tacache.fitting.flow import equivalent_steps
 from tacache.lab.report.estimates import student_t
+from tests.docs.readme import nearness
 
 ROOT = Path(__file__).parent.parent
 STEPS = ("skip", "first skip", "skip, as in eq. 12-13", "skip, compiled")
@@ -169,6 +167,7 @@ def test_the_gap_to_a_direct_optimisation_is_what_was_measured():
         ("docs/reference/results.md", "calibration"),
         ("docs/reference/flow.md", "flow"),
         ("docs/reference/flow.md", "wan-flow"),
+        ("docs/reference/flow.md", "flow-few"),
         ("docs/reference/clips.md", "wan-main"),
         ("docs/reference/clips-studies.md", "wan-ablation"),
         ("docs/reference/clips-studies.md", "wan-calibration"),
@@ -296,20 +295,6 @@ def test_what_is_said_of_fitted_clips_is_what_was_measured():
     assert f"{min(fixed):.1f} to {sorted(fixed)[-2]:.1f} dB" in studies  # the last is full steps
 
 
-def nearness(study: str) -> tuple[dict[tuple[str, int], float], Callable[[int], float]]:
-    """PSNR to the flow by method and budget, and the Euler steps that our plans are worth."""
-    pictures, drifts = defaultdict(list), defaultdict(list)
-    for one in packed(study):
-        if one["status"] == "done" and one["to_fine"]:
-            name = "euler" if one["method"][:6] in ("full", "fewer", "euler:") else one["method"]
-            spent = len(one["evaluated"]) if name == "euler" else one["evaluations"]
-            pictures[name, spent].append(one["to_fine"]["metrics"]["psnr"])
-            drifts[name, spent].append(one["to_fine"]["drift"])
-    found, far = ({key: mean(of[key]) for key in of} for of in (pictures, drifts))
-    euler = {k: far[name, k] for name, k in far if name == "euler"}
-    return found, lambda budget: equivalent_steps(far["fitted-flow", budget], euler)
-
-
 def read(name: str) -> str:
     """A page in one line."""
     return " ".join((ROOT / name).read_text(encoding="utf-8").split())
@@ -328,6 +313,15 @@ def test_what_is_said_of_the_flow_was_measured():
     for budget in (5, 7, 10, 13, 17, 20, 25):  # first at every budget
         others = [value for key, value in found.items() if key[1] == budget]
         assert max(others) == found["fitted-flow", budget]
+
+
+def test_the_flow_is_the_same_on_a_processor():
+    """The study with SSIM was made there; both have fits of their own."""
+    (many, _), (few, _) = nearness("flow"), nearness("flow-few")
+    shared = {key for key in few if key in many}
+    assert len(shared) >= 20
+    assert all(abs(few[key] - many[key]) < 0.02 for key in shared)
+    assert "its PSNR is the same to the digits" in read("docs/reference/flow.md")
 
 
 def test_what_is_said_of_the_flow_of_clips_was_measured():

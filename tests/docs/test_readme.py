@@ -40,6 +40,9 @@ def test_the_table_is_what_was_measured():
     found = readme.TABLE.search(TEXT)
     assert found
     assert found[0] == readme.table() + "\n", "python -m tests.docs.readme renews it"
+    near = readme.FLOW_TABLE.search(TEXT)
+    assert near
+    assert near[0] == readme.flow_table() + "\n", "python -m tests.docs.readme renews it"
 
 
 def test_the_loss_on_the_first_screen_is_what_was_measured():
