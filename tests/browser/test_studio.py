@@ -83,6 +83,10 @@ def test_a_prompt_becomes_a_picture_beside_the_full_one(pictures, visit):
     assert "SSIM" in facts
     assert page.locator("#gallery img").count() == 1
     draw(page, OTHER)
+    # "Done." may still be that of the first picture
+    page.wait_for_function(
+        "([place, src]) => (document.querySelector(place) || {src}).src != src", arg=[FAST, fast]
+    )
     page.locator("#status", has_text="Done.").wait_for()
     assert finished(page)[0] != fast
     assert page.locator("#gallery .caption-label").count() == 2
@@ -140,7 +144,8 @@ def test_a_plan_of_the_frontier_says_what_it_is(pictures, visit):
 def test_cancel_stops_within_two_steps(clips, visit):
     page = visit(clips)
     draw(page, "a heart shrinks", rule="Linear", evaluations=10)
-    page.locator("#status", has_text="step 3 of 10").wait_for()
+    # a page that is busy does not show every step
+    page.locator("#status", has_text=re.compile(r"step [3-7] of 10")).wait_for()
     seen = page.evaluate(
         "() => { document.querySelector('#stop').click();"
         " return document.querySelector('#status').innerText; }"
