@@ -1,5 +1,6 @@
 """What several test modules use: small flows, profiles and hypothesis strategies."""
 
+import itertools
 import math
 
 import torch
@@ -61,6 +62,20 @@ def plan_with(rule: str, profile: Profile, anchors: tuple[int, ...]) -> Plan:
         fields |= {"weights": tuple(rows[: len(anchors)]), "memory": "carried" if carried else None}
         return Plan(rule="fitted", **fields)
     return Plan(rule=rule, **fields, magnitude=profile.magnitude, direction=profile.direction)
+
+
+def euler_steps(velocity, x: Tensor, times: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+    """All states and velocities of an Euler run."""
+    states, velocities = [x], []
+    for t, following in itertools.pairwise(times):
+        velocities.append(velocity(states[-1], t))
+        states.append(states[-1] - (t - following) * velocities[-1])
+    return torch.stack(states), torch.stack(velocities)
+
+
+def mean_distance(x: Tensor, truth: Tensor) -> float:
+    """The mean relative distance of samples to where they should end."""
+    return float(((x - truth).norm(dim=1) / truth.norm(dim=1)).mean())
 
 
 def euler_run(velocity, x: Tensor, times: tuple[float, ...], **condition) -> Tensor:

@@ -81,3 +81,12 @@ def check_finite(x: Tensor) -> Tensor:
 def euler(x: Tensor, v: Tensor, t: float, t_next: float) -> Tensor:
     """The state at t_next (eq. 1), in the state's dtype."""
     return (x - (t - t_next) * v).to(x.dtype)
+
+
+def adams_bashforth(v: Tensor, before: Tensor, ratio: float) -> Tensor:
+    """The average velocity of a step, by Adams-Bashforth of order 2 (Hairer et al., section III.5).
+
+    `before` is the velocity at the start of the step before; `ratio` says how many times as long as
+    that one this step is.
+    """
+    return (1 + ratio / 2) * v - ratio / 2 * before

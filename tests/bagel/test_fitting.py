@@ -8,7 +8,7 @@ from tacache.bagel import applied, calibrate, fit_plan, fit_plans
 from tacache.bagel.inferencer import BagelHost
 from tacache.bagel.making import pixels_of
 from tacache.errors import HostError, PlanError
-from tacache.fitting.full_runs import record
+from tacache.fitting.reference import record
 from tacache.host.fitting import HeldRuns, hold
 from tacache.lab.metrics import psnr
 from tacache.prompts import samples_of

@@ -24,8 +24,9 @@ import tacache
 from tacache import HostError, Plan, PlanError, TACacheError
 from tacache.diffusers import applied, apply, drive, fit_plan, fit_plans
 from tacache.diffusers.pipeline import PipelineHost
-from tacache.fitting.full_runs import record, retraced
+from tacache.fitting.full_runs import retraced
 from tacache.fitting.lockstep import Problem, lock_step
+from tacache.fitting.reference import record
 from tacache.fitting.refine import with_weights
 from tacache.host.fitting import HeldRuns, hold
 from tacache.prompts import samples_of

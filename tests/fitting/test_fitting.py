@@ -23,13 +23,13 @@ from tacache import (
 from tacache import fitting as module
 from tacache.fitting import fit_budget
 from tacache.fitting import search as searching
-from tacache.fitting.full_runs import probe_cost, record
 from tacache.fitting.lockstep import (
     Fit,
     Problem,
     is_better,
     lock_step,
 )
+from tacache.fitting.reference import probe_cost, record
 from tacache.fitting.samples import FunctionRuns
 
 TIMES = tuple(time_grid(16, shift=2.0))

@@ -7,23 +7,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import mixture, noise_of
+from support import euler_steps, mean_distance, mixture, noise_of
 
 from tacache import Plan, PlanError, fit_plan, sample, time_grid
-from tacache.fitting.flow import equivalent_steps, extrapolated, states_at
-from tacache.fitting.full_runs import record
+from tacache.fitting.flow import equivalent_steps, extrapolated, slower_order, states_at
 from tacache.fitting.samples import FunctionRuns
 from tacache.grid import divided
 from tests.flows import GaussianFlow
-
-
-def euler(velocity, x, times):
-    """All states and velocities of an Euler run."""
-    states, velocities = [x], []
-    for t, following in itertools.pairwise(times):
-        velocities.append(velocity(states[-1], t))
-        states.append(states[-1] - (t - following) * velocities[-1])
-    return torch.stack(states), torch.stack(velocities)
 
 
 def decay(x, t):
@@ -88,7 +78,7 @@ def test_a_level_outside_of_the_run_is_refused():
 
 def test_two_runs_point_to_the_flow():
     x = noise_of(2)
-    ends = {n: euler(decay, x, time_grid(n))[0][-1] for n in (50, 100)}
+    ends = {n: euler_steps(decay, x, time_grid(n))[0][-1] for n in (50, 100)}
     exact = x * math.exp(-1)
     error = {n: (end - exact).norm() for n, end in ends.items()}
     left = (extrapolated(ends[50], ends[100], 2) - exact).norm()
@@ -98,11 +88,11 @@ def test_two_runs_point_to_the_flow():
 
 def test_on_a_mixture_the_extrapolation_is_as_near_as_many_more_steps():
     flow, x, times = mixture(), noise_of(6), time_grid(50, shift=3.0)
-    coarse = euler(flow, x, times)[0]
+    coarse = euler_steps(flow, x, times)[0]
     finer = time_grid(100, shift=3.0)  # whose levels are others
-    states, velocities = euler(flow, x, finer)
+    states, velocities = euler_steps(flow, x, finer)
     fine = states_at(times, finer, states, velocities)
-    truth = euler(flow, x, divided(times, 40))[0][::40]
+    truth = euler_steps(flow, x, divided(times, 40))[0][::40]
     found = extrapolated(coarse, fine, 2)
 
     def error(run):
@@ -116,9 +106,11 @@ def test_on_a_mixture_the_extrapolation_is_as_near_as_many_more_steps():
 def test_equivalent_steps_of_a_run_are_its_steps(missing):
     """Also where its own count is not among those that were measured."""
     flow, x = mixture(), noise_of(6)
-    truth = euler(flow, x, time_grid(2000, shift=3.0))[0][-1]
+    truth = euler_steps(flow, x, time_grid(2000, shift=3.0))[0][-1]
     error = {
-        n: float((euler(flow, x, time_grid(n, shift=3.0))[0][-1] - truth).norm() / truth.norm())
+        n: float(
+            (euler_steps(flow, x, time_grid(n, shift=3.0))[0][-1] - truth).norm() / truth.norm()
+        )
         for n in (25, 50, 100, 200)
     }
     others = {n: e for n, e in error.items() if n != missing}
@@ -143,35 +135,31 @@ def gaussian():
     return GaussianFlow(noise_of(1, (8,), seed=3)[0], 0.2)
 
 
-def distance(x, truth):
-    return float(((x - truth).norm(dim=1) / truth.norm(dim=1)).mean())
-
-
 def test_a_fit_to_the_flow_comes_to_the_known_end_and_passes_the_run():
     flow, times = gaussian(), time_grid(50, shift=3.0)
     noise, unseen = noise_of(8, (8,)), noise_of(16, (8,), seed=1)
     truth = flow.solution(unseen, 0.0)
-    run = distance(euler(flow, unseen, times)[0][-1], truth)
+    run = mean_distance(euler_steps(flow, unseen, times)[0][-1], truth)
     found = [
-        distance(sample(flow, unseen, fit_to_flow(flow, noise, times, evaluations)), truth)
+        mean_distance(sample(flow, unseen, fit_to_flow(flow, noise, times, evaluations)), truth)
         for evaluations in (3, 7, 13)
     ]
     copied = fit_plan(flow, noise, times, evaluations=13, condition={})
     assert found[0] > found[1] > found[2]
     assert found[2] < run / 20
-    assert distance(sample(flow, unseen, copied), truth) == pytest.approx(run, rel=0.05)
+    assert mean_distance(sample(flow, unseen, copied), truth) == pytest.approx(run, rel=0.05)
 
 
 def test_no_more_steps_are_claimed_than_the_reference_can_tell():
-    """Thirteen evaluations meet the extrapolated states almost exactly; those are off the flow."""
+    """Thirteen evaluations meet the finer run almost exactly; that is off the flow itself."""
     flow, times = gaussian(), time_grid(50, shift=3.0)
     noise, unseen = noise_of(8, (8,)), noise_of(64, (8,), seed=1)
     plan = fit_to_flow(flow, noise, times, 13)
-    off = distance(sample(flow, unseen, plan), flow.solution(unseen, 0.0))
+    off = mean_distance(sample(flow, unseen, plan), flow.solution(unseen, 0.0))
     claimed = plan.certificate.equivalent_steps
-    many = euler(flow, unseen, time_grid(round(claimed), shift=3.0))[0][-1]
+    many = euler_steps(flow, unseen, time_grid(round(claimed), shift=3.0))[0][-1]
     assert plan.certificate.flow_drift > off / 3
-    assert distance(many, flow.solution(unseen, 0.0)) > off / 3
+    assert mean_distance(many, flow.solution(unseen, 0.0)) > off / 3
 
 
 def fit_to_flow(flow, noise, times, evaluations, **options):
@@ -240,49 +228,10 @@ def test_a_budget_that_the_flow_does_not_leave_is_refused_before_any_work():
     assert not calls
 
 
-class StiffEnd:
-    """x = a sqrt(t) + b: the velocity grows without bound, and Euler's error falls as N^-1/2."""
-
-    def __call__(self, x, t):
-        """The same for all states."""
-        return 0.5 * torch.ones_like(x) / math.sqrt(t)
-
-
-def test_where_errors_fall_slower_the_order_is_measured():
-    times, noise = time_grid(40), noise_of(8)
-    truth = noise - 1.0  # sqrt(1) - sqrt(0)
-    run = euler(StiffEnd(), noise, times)[0][-1]
-    runs = FunctionRuns(StiffEnd(), noise, times, {})
-    aim = record(runs, target="flow").states[-1]
-    by_euler = 2 * euler(StiffEnd(), noise, divided(times, 2))[0][-1] - run
-    assert distance(aim, truth) < distance(by_euler, truth) / 4 < distance(run, truth) / 4
-
-
-def test_killed_fits_to_the_flow_go_on(tmp_path, monkeypatch):
-    flow, times, calls = mixture(), time_grid(12, shift=2.0), []
-
-    def dying(x, t):
-        calls.append(t)
-        if len(calls) == 20:
-            raise KeyboardInterrupt
-        return flow(x, t)
-
-    monkeypatch.setattr("tacache.fitting.full_runs.KEEP_EVERY", 2)
-    whole = record(FunctionRuns(flow, noise_of(4), times, {}), target="flow")
-    with pytest.raises(KeyboardInterrupt):
-        record(FunctionRuns(dying, noise_of(4), times, {}), target="flow", resume=tmp_path / "kept")
-    after = len(calls)
-    again = record(
-        FunctionRuns(dying, noise_of(4), times, {}), target="flow", resume=tmp_path / "kept"
-    )
-    assert torch.equal(again.states, whole.states)
-    assert again.euler == whole.euler
-    assert len(calls) - after < 12 + 24 + 6 + sum(12 - n for n in (1, 4, 7, 10))
-
-
-def test_breaks_are_kept_on_the_finer_grid():
-    runs = FunctionRuns(mixture(), noise_of(4), time_grid(10), {})
-    runs.breaks = (0.55,)
-    with runs.on_steps(20) as finer:
-        assert finer.breaks == (0.55,)
-    record(runs, target="flow")
+def test_a_single_sample_that_turns_elsewhere_says_nothing_of_the_order():
+    runs = FunctionRuns(mixture(), noise_of(2), time_grid(4), {})
+    slow = {n: torch.full((2, 3), 1 + n**-0.5) for n in (20, 40, 80)}
+    assert slower_order(runs, slow) == pytest.approx(0.5, abs=0.02)
+    mixed = {n: torch.stack([end[0], torch.full((3,), 1 + 1 / n)]) for n, end in slow.items()}
+    assert slower_order(runs, mixed) is None
+    assert slower_order(runs, {n: slow[n] for n in (40, 80)}) is None

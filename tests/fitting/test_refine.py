@@ -7,8 +7,8 @@ import torch
 from support import Counted
 
 from tacache import fit_plan, sample, time_grid
-from tacache.fitting.full_runs import record
 from tacache.fitting.lockstep import Problem, lock_step
+from tacache.fitting.reference import record
 from tacache.fitting.refine import DAMPINGS, refine, with_weights
 from tacache.fitting.samples import FunctionRuns
 from tacache.plan import Plan

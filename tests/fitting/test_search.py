@@ -9,8 +9,8 @@ from support import Counted, KilledError, mixture, noise_of
 from tacache import PlanError, fit_plan, time_grid
 from tacache.fitting import fit_budget
 from tacache.fitting.anchors import best_anchors
-from tacache.fitting.full_runs import record
 from tacache.fitting.lockstep import Problem, lock_step, log_drift
+from tacache.fitting.reference import record
 from tacache.fitting.samples import FunctionRuns
 from tacache.fitting.search import SearchedFits, search_anchors
 

@@ -8,8 +8,8 @@ from support import mixture, noise_of
 
 from tacache import time_grid
 from tacache.fitting import fit_budget
-from tacache.fitting.full_runs import record
 from tacache.fitting.lockstep import Problem, lock_step, log_drift
+from tacache.fitting.reference import record
 from tacache.fitting.refine import refine, with_weights
 from tacache.fitting.samples import FunctionRuns
 from tacache.fitting.walking import EulerWalk, walk_of

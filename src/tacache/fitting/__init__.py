@@ -1,9 +1,9 @@
 """Fitted plans: an interval's average velocity from that of its anchor and one carried memory.
 
-The samples are run in full first (`samples`, `full_runs`). Weights are found in lock-step
-(`lockstep`). Anchors come from a dynamic program (`anchors`) and from a local search on the final
-error (`search`); a last step changes all weights at once (`refine`). Samples that no weight is
-fitted to judge the result.
+The samples are run in full first (`samples`, `full_runs`, `reference`), and with more steps where
+the flow is the target (`aiming`, `flow`). Weights are found in lock-step (`lockstep`). Anchors come
+from a dynamic program (`anchors`) and from a local search on the final error (`search`); a last
+step changes all weights at once (`refine`). Samples that no weight is fitted to judge the result.
 """
 
 import logging
@@ -18,10 +18,12 @@ from torch import Tensor
 
 from tacache.certificate import Certificate
 from tacache.errors import PlanError
+from tacache.fitting.aiming import FINER_RUNS, flow_cost
 from tacache.fitting.anchors import best_anchors
 from tacache.fitting.flow import Target, equivalent_steps, finest_of
-from tacache.fitting.full_runs import beside, flow_cost, held_out_of, probe_cost, record
+from tacache.fitting.full_runs import beside, held_out_of
 from tacache.fitting.lockstep import Fit, Problem, Reference, drift_of, lock_step
+from tacache.fitting.reference import probe_cost, record
 from tacache.fitting.refine import needed, refine, with_weights
 from tacache.fitting.samples import FunctionRuns, Runs
 from tacache.fitting.search import SearchedFits, best_power, search_anchors
@@ -56,8 +58,8 @@ def fit_plan(
     """Fit a plan with this many evaluations to full-step runs from `noise`.
 
     The full run is itself an approximation of the flow. With `target="flow"` the plan is fitted to
-    the flow: a second run of `reference_steps` (twice as many, unless told) and the full run
-    together say where the flow leads.
+    the flow: a second run by a better solver with `reference_steps` (twice as many, unless told)
+    says where the flow leads.
 
     A quarter of the samples (at least one) is held out from every fit and judges the anchors. One
     evaluation is one velocity of one sample; at most `max_evaluations` are spent, the full runs
@@ -113,7 +115,7 @@ def fit_runs(
         full = runs.total * (len(runs.times) - 1) + probe_cost(runs)
         print(
             f"{runs.total} samples: full runs and probes take {full} evaluations"
-            + (f", the flow {aiming} more" if aiming else "")
+            + (f", the flow at most {aiming} more" if aiming else "")
             + f"; one budget spends at most {max_evaluations} in all",
             file=sys.stderr,
         )
@@ -164,7 +166,7 @@ def check_budget(
 
 def forget(resume: Path, budgets: Iterable[int]) -> None:
     """Delete what fits of these budgets have kept to go on from."""
-    kept = (resume, *(beside(resume, what) for what in ("euler", "finer")))
+    kept = (resume, *(beside(resume, what) for what in FINER_RUNS))
     for path in (*kept, *(_tries_file(resume, budget) for budget in budgets)):
         path.unlink(missing_ok=True)
 
@@ -205,7 +207,13 @@ def fit_budget(
 
 
 def _searched(problem: Problem, evaluations: int, left: int, path: Path | None) -> tuple[Fit, int]:
-    """The best fit that so many evaluations find, refined with what is over, and those it took."""
+    """The best fit that so many evaluations find, refined with what is over, and those it took.
+
+    A fit to the flow is not refined: that led single pictures elsewhere (docs/decisions.md).
+    """
+    if problem.reference.euler:
+        tries = SearchedFits(problem, left, path)
+        return _settled(tries, search_anchors(tries, evaluations), evaluations)
     once = len(problem.samples) * evaluations  # what one fit of all samples takes
     aside = needed(problem.reference.held_out, evaluations) + once
     tries = SearchedFits(problem, left - aside if left - aside >= TRIES * once else left, path)

@@ -1,14 +1,15 @@
 """States of the flow itself: what a run of ever more steps would come to, at a run's noise levels.
 
-A run of N Euler steps is off by about c / N. A second run from the same noise with more steps has
-less of that error, and the two together tell what would be left without any (Richardson, 1911).
+A run of N Euler steps is off by about c / N, a second-order run by about c / N^2: with twice as
+many steps it stands for the flow. Where Euler's error falls slower, no solver is of second order;
+there two Euler runs together tell what would be left without any error (Richardson, 1911).
 """
 
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,18 +21,9 @@ from tacache.grid import GRID_TOLERANCE
 
 Target = Literal["run", "flow"]  # what a fit's intervals lead to
 EULER = 1.0  # the order of Euler's method: half the step, half the error
-NEARLY = 0.15  # how far a measured order may be off and still be taken for Euler's
-ORDERS = (0.5, 2.0)  # no other order is believed
+NEARLY = 0.15  # how far below a measured order may be and still be taken for Euler's
+SLOWEST = 0.5  # no lower order is believed
 FINER = 2  # times as many steps, unless told otherwise
-UNSURE = 3  # an extrapolation is of second order: from half the steps on, its error falls by four
-
-
-class Aim(NamedTuple):
-    """What a fit to the flow leads to: its states, and the distances of Euler runs to its end."""
-
-    states: Tensor
-    euler: Mapping[int, float]
-    floor: float  # how far the states themselves may be off the flow: no less can be measured
 
 
 def finest_of(steps: int, reference_steps: int | None) -> int:
@@ -53,55 +45,49 @@ def check_same_run(runs: Runs, finer: Runs) -> None:
         )
 
 
-def aim_of(
-    runs: Runs, coarse: Tensor, fine: Tensor, finest: int, halves: Tensor | None, held_out: int
-) -> Aim:
-    """The flow's states from those of two Euler runs, and the distances of all to its end.
-
-    `halves` are the ends of held-out samples' runs with half the steps, where there are any.
-    """
-    steps, dtype = len(runs.times) - 1, torch.promote_types(fine.dtype, torch.float32)
-    judges = [k for k, i in enumerate(runs.numbers) if i < held_out]
-    coarse, fine, order = coarse.to(dtype), fine.to(dtype), EULER
-    ends = {steps: coarse[-1, judges], finest: fine[-1, judges]}
-    if halves is not None:
-        ends[steps // 2] = halves.to(dtype)
-        order = _order(runs, ends, steps, finest)
-    states = extrapolated(coarse, fine, finest / steps, order)
-    end = states[-1, judges]
-    euler = {count: mean_apart(runs, ends[count], end) for count in sorted(ends)}
-    if halves is None:
-        return Aim(states, euler, euler[finest] / UNSURE)
-    before = extrapolated(ends[steps // 2], ends[steps], 2, order)
-    return Aim(states, euler, mean_apart(runs, before, end) / UNSURE)
-
-
 def mean_apart(runs: Runs, x: Tensor, reference: Tensor) -> float:
     """The mean relative distance of held-out samples' ends, those of all processes."""
-    distances = relative_distance(x, reference).flatten().tolist()
-    mine = dict(zip(runs.numbers, distances, strict=False))  # held-out samples have the first ones
+    mine = dict(zip(runs.numbers, _apart(x, reference), strict=False))  # held-out ones come first
     return fmean(runs.gathered(mine).values())
 
 
-def _order(runs: Runs, ends: Mapping[int, Tensor], steps: int, finest: int) -> float:
-    """Euler's order, unless the ends of three runs say that errors fall at another rate.
+def _apart(x: Tensor, reference: Tensor) -> list[float]:
+    """The relative distance of each sample, also of none: a process may have no held-out one."""
+    found: list[float] = relative_distance(x, reference).flatten().tolist() if len(x) else []
+    return found
 
-    An error of c / N^p falls by c (2^p - 1) / N^p from N / 2 to N steps, and by
-    c (1 - (N / F)^p) / N^p from N to F.
+
+def slower_order(runs: Runs, ends: Mapping[int, Tensor]) -> float | None:
+    """The order of Euler's error where it falls slower than as 1 / N, for every held-out sample.
+
+    None where it does not, or where there are no three runs to tell. A single sample may turn
+    elsewhere between two counts; that says nothing of the order.
     """
-    first = mean_apart(runs, ends[steps // 2], ends[steps])
-    second = mean_apart(runs, ends[steps], ends[finest])
+    if len(ends) < 3:
+        return None
+    half, steps, finest = sorted(ends)
+    falls = _apart(ends[half], ends[steps]), _apart(ends[steps], ends[finest])
+    orders = [_order(*fall, steps / half, finest / steps) for fall in zip(*falls, strict=True)]
+    found = runs.gathered(dict(zip(runs.numbers, orders, strict=False)))  # held-out ones come first
+    fastest = max(found.values())
+    return fastest if fastest < EULER - NEARLY else None
+
+
+def _order(first: float, second: float, ratio: float, finer: float) -> float:
+    """The order, at most Euler's, by which an error falls first by one and then by another amount.
+
+    An error of c / N^p falls by c (r^p - 1) / N^p up to N steps, r times those before, and by
+    c (1 - f^-p) / N^p from there to f times as many.
+    """
     if min(first, second) <= 0:
         return EULER
-    trials = [ORDERS[0] + 0.01 * n for n in range(round(100 * (ORDERS[1] - ORDERS[0])) + 1)]
-    ratio = finest / steps
+    trials = [SLOWEST + 0.01 * n for n in range(round(100 * (EULER - SLOWEST)) + 1)]
 
     def missed(p: float) -> float:
-        expected = (math.pow(2, p) - 1) / (1 - math.pow(ratio, -p))
+        expected = (math.pow(ratio, p) - 1) / (1 - math.pow(finer, -p))
         return abs(math.log(first / second) - math.log(expected))
 
-    order = min(trials, key=missed)
-    return EULER if abs(order - EULER) <= NEARLY else order
+    return min(trials, key=missed)
 
 
 def states_at(

@@ -10,16 +10,20 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from tacache.velocity import euler
+from tacache.velocity import adams_bashforth, euler
 
 
-class Walk(Protocol):
+class Moves(Protocol):
     """Some samples that move through the steps, from noise on."""
 
     remembers: bool  # where a step leads depends on those before it
 
     def move(self, x: Tensor, v: Tensor, n: int, m: int) -> Tensor:
         """The states at step m that one velocity leads to from those at step n."""
+
+
+class Walk(Moves, Protocol):
+    """The same, where least squares can ask what each velocity of an interval contributes."""
 
     def columns(
         self, x: Tensor, basis: Sequence[Tensor], wanted: Tensor, n: int, m: int
@@ -56,6 +60,25 @@ class EulerWalk:
         """The velocities themselves, and the one that leads to `wanted`; not less than float32."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         return basis, (x.to(dtype) - wanted.to(dtype)) / (self.times[n] - self.times[m])
+
+
+class AdamsBashforthWalk:
+    """Steps by Adams-Bashforth of order 2; the first one, and the first of a part, is Euler's."""
+
+    remembers = True
+
+    def __init__(self, times: Sequence[float], parts: Sequence[int] = ()) -> None:
+        self.times, self._starts = times, {0, *parts}
+        self._before: Tensor | None = None
+
+    def move(self, x: Tensor, v: Tensor, n: int, m: int) -> Tensor:
+        """One step; v is the velocity at its start, and is kept for the next one."""
+        times, average = self.times, v
+        if self._before is not None and n not in self._starts:
+            ratio = (times[n] - times[m]) / (times[n - 1] - times[n])
+            average = adams_bashforth(v, self._before, ratio)
+        self._before = v
+        return euler(x, average, times[n], times[m])
 
 
 def walk_of(runs: object, times: Sequence[float], chosen: Sequence[int]) -> Walk:

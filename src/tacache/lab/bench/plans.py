@@ -10,8 +10,10 @@ from torch import Tensor
 
 from tacache.diagnostics import damp, diagnose
 from tacache.errors import PlanError
-from tacache.fitting import check_budget, fit_budget, full_runs
+from tacache.fitting import check_budget, fit_budget
+from tacache.fitting.aiming import flow_cost
 from tacache.fitting.flow import Target
+from tacache.fitting.reference import record
 from tacache.fitting.samples import FunctionRuns
 from tacache.instant import instant_plan
 from tacache.lab.bench.calibration_sets import CalibrationSet
@@ -147,7 +149,7 @@ class FittedPlan(Followed):
 
     def check(self, runs: "CalibrationRuns", evaluations: int) -> None:
         """Refuse what a fit cannot pay for, or cannot do."""
-        aiming = full_runs.flow_cost(runs, self.target, None)
+        aiming = flow_cost(runs, self.target, None)
         check_budget(runs, evaluations, HISTORY, MAX_EVALUATIONS, aiming)
 
     def fit(
@@ -157,7 +159,7 @@ class FittedPlan(Followed):
         key = calibration_set.caller.key(calibration_set.prompts_sha256, runs.total)
         if key not in self._known:
             self._known.clear()
-            self._known[key] = full_runs.record(runs, target=self.target)
+            self._known[key] = record(runs, target=self.target)
         return fit_budget(
             runs,
             self._known[key],

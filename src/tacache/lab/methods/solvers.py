@@ -16,13 +16,14 @@ from torch import Tensor
 from tacache.decomposition import working_dtype
 from tacache.lab.methods.seam import Baseline, Meter, Problem, Recording
 from tacache.lab.methods.simple import GridSettings
+from tacache.velocity import adams_bashforth
 
 Model = Callable[[Tensor, float], Tensor]
 Solve = Callable[[Model, Tensor, Sequence[float]], Tensor]
 
 
 def adams_bashforth_2(model: Model, x: Tensor, times: Sequence[float]) -> Tensor:
-    """AB2 with variable steps (Hairer et al., section III.5)."""
+    """AB2 with variable steps."""
     ((_, end),) = deque(adams_bashforth_steps(model, x, times), maxlen=1)
     return end
 
@@ -34,11 +35,8 @@ def adams_bashforth_steps(
     before: tuple[Tensor, float] | None = None
     for t, t_next in pairwise(times):
         v, length = model(x, t), t - t_next
-        slope = v
-        if before is not None:
-            ratio = length / before[1]
-            slope = (1 + ratio / 2) * v - ratio / 2 * before[0]
-        x = x - length * slope
+        average = v if before is None else adams_bashforth(v, before[0], length / before[1])
+        x = x - length * average
         before = v, length
         yield v, x
 

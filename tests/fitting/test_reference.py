@@ -8,7 +8,7 @@ import torch
 from support import Counted, KilledError, euler_run, noise_of
 
 from tacache import PlanError, time_grid
-from tacache.fitting.full_runs import _probed, probe_cost, record
+from tacache.fitting.reference import _probed, probe_cost, record
 from tacache.fitting.samples import FunctionRuns
 
 TIMES = tuple(time_grid(16, shift=2.0))
