@@ -85,8 +85,7 @@ def measured(records: Iterable[Record]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for one in records:
-        graphs = "the batcher" if one["graphs"] else "the batcher, without CUDA graphs"
-        for name, title in (*WAYS.items(), ("batcher", graphs)):
+        for name, title in (*WAYS.items(), ("batcher", f"the batcher{_manner(one)}")):
             way = one[name]
             rows = f"{way['rows_per_wave']:.1f}" if "rows_per_wave" in way else ""
             lines.append(
@@ -97,6 +96,12 @@ def measured(records: Iterable[Record]) -> str:
     return "\n".join(lines)
 
 
+def _manner(run: Record) -> str:
+    """How a run differs from what the batcher does now."""
+    turns = ", in turns" if run["order"] == "turns" else ""
+    return turns + ("" if run["graphs"] else ", without CUDA graphs")
+
+
 def checks(records: Iterable[Record]) -> str:
     """What the simulation says of these runs, over what was measured."""
     lines = [
@@ -104,7 +109,7 @@ def checks(records: Iterable[Record]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for one in records:
-        run = one["model"] + ("" if one["graphs"] else ", without CUDA graphs")
+        run = one["model"] + _manner(one)
         for by, title in TOLD.items():
             cells = " | ".join(
                 f"{value:.2f}" for value in one["simulated_over_measured"][by].values()

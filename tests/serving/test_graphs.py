@@ -20,12 +20,26 @@ class FakeGraph:
         self.run()
 
 
+class Generator:
+    """Random numbers of the device: which of its states it has."""
+
+    state = "its own"
+
+    def clone_state(self):
+        """A copy to go back to."""
+        return "the copy"
+
+    def graphsafe_set_state(self, state):
+        """Go back."""
+        self.state = state
+
+
 class Card:
     """A device that does not exist: a clock, what a wait for it takes, and what was captured."""
 
     def __init__(self):
         self.now, self.device_s = 0.0, 0.0
-        self.captured, self.replayed = [], None
+        self.captured, self.replayed, self.generator = [], None, Generator()
         self.graphs = Graphs()
         self.graphs.is_on = True
 
@@ -52,6 +66,7 @@ def card(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: "the stream")
     monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: made.captured.append(stream))
+    monkeypatch.setattr(graphs, "default_generator", lambda: made.generator)
     monkeypatch.setattr(graphs, "device_of", lambda arguments: "cuda")
     monkeypatch.setattr(graphs, "is_plain", lambda function: True)
     monkeypatch.setattr(graphs.time, "perf_counter", lambda: made.now)
@@ -76,12 +91,13 @@ def test_a_call_that_waits_for_launches_is_captured_and_then_replayed(card):
 
 def test_rows_that_are_rare_are_never_captured(card):
     card.calls(3, graphs.EARLY + 1)
-    card.calls(2, graphs.EARLY)
-    card.calls(4, graphs.EARLY)
+    card.calls(2, graphs.RARE)
+    card.calls(4, graphs.EARLY)  # of more rows nothing is known yet
     assert card.captured == [3]
     card.calls(2, 1)
     card.calls(4, 1)
     assert card.captured == [3, 2, 4]
+    assert card.generator.state == "its own"
 
 
 def test_where_the_device_takes_the_time_nothing_is_captured(card):
@@ -124,7 +140,7 @@ def test_after_a_capture_that_fails_calls_are_made_as_they_are(card, monkeypatch
     always_two(card)
     assert caplog.text.count("a host synchronisation") == 1
     assert not card.graphs.is_on
-    assert card.captured == ["the stream"]  # is put back
+    assert (card.captured, card.generator.state) == (["the stream"], "the copy")  # are put back
 
 
 @pytest.mark.parametrize(

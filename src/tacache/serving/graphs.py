@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tacache.serving.joining import is_close, mapped
 
 logger = logging.getLogger("tacache.serving")
-EARLY = 3  # calls of a shape that are made as they are: to capture one takes as long as many
+EARLY = 3  # calls of a shape before one is timed, since the first ones take longer
+RARE = 1  # calls of a shape before it is captured: to capture one takes as long as many calls
 LAUNCH_BOUND = 0.6  # of a call's time: from where on launching is what takes it
 MOST = 128  # graphs that are kept
 # operations that wait for the device, or draw random numbers: no graph can hold them
@@ -51,9 +52,9 @@ class Graph:
 class Graphs:
     """Makes calls through graphs where that helps, and as they are elsewhere.
 
-    A call is captured after a few of its kind and rows, if such calls with as many rows or more
-    were seen to be bound by launching. What cannot be captured, or differs when it is replayed, is
-    called as it is.
+    A call is captured when one of its kind and rows comes again, if such calls with as many rows or
+    more were seen to be bound by launching. What cannot be captured, or differs when it is
+    replayed, is called as it is.
     """
 
     def __init__(self) -> None:
@@ -95,9 +96,9 @@ class Graphs:
         """One of the first calls of its kind and rows."""
         self._seen[kind, rows] += 1
         seen, is_bound = self._seen[kind, rows], rows <= self._bound.get(kind, 0)
-        if seen > EARLY and is_bound:
+        if is_bound and seen > RARE:
             return self._first(function, arguments, (kind, rows))
-        if seen < EARLY or is_bound:
+        if is_bound or seen < EARLY:
             return function(**arguments)
         return self._timed(function, arguments, kind, rows)
 
@@ -124,12 +125,15 @@ class Graphs:
         if watching.unsuited or len(self) >= MOST:
             logger.info("a call is made without a CUDA graph: %s", watching.unsuited or "enough")
             return result
-        stream = torch.cuda.current_stream()
+        stream, generator = torch.cuda.current_stream(), default_generator()
+        state = generator.clone_state()
         try:
             graph = self._captured(function, arguments)
             is_right = graph.repeats(result, arguments)
         except Exception as error:  # whatever a network does that no graph can hold
-            torch.cuda.set_stream(stream)  # a capture that fails does not put it back
+            # a capture that fails puts neither back: whoever draws random numbers would fail, too
+            torch.cuda.set_stream(stream)
+            generator.graphsafe_set_state(state)
             torch.cuda.synchronize()
             self.clear()
             self.is_on = False
@@ -184,6 +188,12 @@ def _crosses(args: Any, result: Any) -> bool:
     if result is given[0] and len(given) > 1 and given[1].dim() > 0:  # such as copy_
         return given[0].is_cuda != given[1].is_cuda
     return any(one.is_cuda for one in given) != result.is_cuda
+
+
+def default_generator() -> torch.Generator:
+    """What draws the random numbers of the current GPU for all who bring no generator."""
+    found: torch.Generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    return found
 
 
 def is_plain(function: Callable[..., Any]) -> bool:
