@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tacache.serving.waves import Cancelled, Waves
+from tacache.serving.asks import Cancelled
+from tacache.serving.waves import Waves
 
 
 def request(**fields):

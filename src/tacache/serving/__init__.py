@@ -1,7 +1,7 @@
 """Many requests on one model: continuous batching of calls that follow plans."""
 
+from tacache.serving.asks import Cancelled
 from tacache.serving.batcher import Batcher
 from tacache.serving.request import Request
-from tacache.serving.waves import Cancelled
 
 __all__ = ["Batcher", "Cancelled", "Request"]

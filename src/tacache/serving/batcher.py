@@ -19,6 +19,7 @@ from tacache.diffusers.host import apply, plain_scheduler
 from tacache.errors import HostError
 from tacache.plan import Plan
 from tacache.serving.adapters import AdapterSwitch
+from tacache.serving.asks import Cancelled
 from tacache.serving.costs import Costs, size_of
 from tacache.serving.load import Job, finish_times
 from tacache.serving.request import Request
@@ -30,7 +31,7 @@ from tacache.serving.standing import (
     forward_of,
     locked,
 )
-from tacache.serving.waves import Cancelled, Waves
+from tacache.serving.waves import Waves
 
 
 class Batcher:

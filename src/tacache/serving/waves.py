@@ -8,13 +8,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from tacache.errors import TACacheError
+from tacache.serving.asks import Ask, Cancelled, goes_first, is_alone, wave_of
 from tacache.serving.costs import Costs
 from tacache.serving.graphs import Graphs
 from tacache.serving.joining import Comparison, JoinableCall, is_close, joinable, joined, parted
@@ -23,32 +22,6 @@ logger = logging.getLogger("tacache.serving")
 LOOKS_AGAIN = 100  # waves, of which one has as many rows as it may, to see whether they pay now
 PATIENCE = 0.05  # of a wave's time: how long it waits for one that came before
 COMES_BACK_S = 0.001  # how long a request is waited for before the next one goes on
-
-
-class Cancelled(TACacheError):  # noqa: N818 - not a mistake of anybody
-    """The request was cancelled before it was finished."""
-
-
-What = Literal["evaluation", "decoding", "other"]
-
-
-@dataclass(eq=False)
-class Ask:
-    """One evaluation that a request waits for."""
-
-    call: JoinableCall
-    request: Any  # has `is_cancelled`, `adapters`, `size`, `number` and `answered`
-    what: What = "other"
-    since: float = field(default_factory=time.monotonic)
-    done: threading.Event = field(default_factory=threading.Event)
-    result: Any = None
-    error: BaseException | None = None
-
-    def answer(self, result: Any = None, error: BaseException | None = None) -> None:
-        """Let the request go on, with a result or an error."""
-        self.result, self.error = result, error
-        self.request.answered = time.monotonic()
-        self.done.set()
 
 
 class Waves:
@@ -160,7 +133,7 @@ class Waves:
         with self._change:
             while self._is_open:
                 most = self._most()
-                wave = _wave_of(self._pending, most, self._alone)
+                wave = wave_of(self._pending, most, self._alone)
                 if wave and (wait := self._wait_for(wave, most)) <= 0:
                     self._pending = [ask for ask in self._pending if ask not in wave]
                     self._making = wave
@@ -172,14 +145,14 @@ class Waves:
         """The rows that the next wave may have: as many as fit, or as pay."""
         if not self._pending or self.made % LOOKS_AGAIN == LOOKS_AGAIN - 1:
             return self.max_rows
-        first = min(self._pending, key=_order)
+        first = min(self._pending, key=goes_first)
         if first.what != "evaluation":
             return self.max_rows
         return self.costs.paying(first.request.size, self.max_rows)
 
     def _wait_for(self, wave: Sequence[Ask], most: int) -> float:
         """Seconds until this wave starts: none where it is full or nobody else can come."""
-        if _is_alone(wave[0], self._alone) or len(self._pending) >= self._active():
+        if is_alone(wave[0], self._alone) or len(self._pending) >= self._active():
             return 0.0
         full = sum(ask.call.rows for ask in wave) >= most
         wait = self._patience(wave) if full else self.max_wait_s
@@ -299,36 +272,6 @@ class Waves:
             return True
         logger.warning("evaluations that were joined differ from single ones: not joined any more")
         return False
-
-
-def _wave_of(pending: Sequence[Ask], most: int, alone: set[Hashable]) -> list[Ask]:
-    """Who would be in the next wave: the one who came first and all who may join it."""
-    if not pending:
-        return []
-    ordered = sorted(pending, key=_order)
-    group = _group(ordered[0], alone)
-    chosen, total = list[Ask](), 0
-    for ask in ordered:
-        if _group(ask, alone) != group or (chosen and total + ask.call.rows > most):
-            continue
-        chosen.append(ask)
-        total += ask.call.rows
-    return chosen
-
-
-def _order(ask: Ask) -> tuple[bool, int]:
-    """Who goes first: what requests begin or end with, before evaluations; then who came first."""
-    return ask.what == "evaluation", ask.request.number
-
-
-def _group(ask: Ask, alone: set[Hashable]) -> Hashable:
-    """What asks of one wave have in common."""
-    return id(ask) if _is_alone(ask, alone) else (ask.call.key, ask.request.adapters)
-
-
-def _is_alone(ask: Ask, alone: set[Hashable]) -> bool:
-    """Whether an ask shares no wave: it cannot be compared, or joining it went wrong before."""
-    return ask.call.key is None or ask.call.key in alone
 
 
 def _recorded(wave: Sequence[Ask]) -> torch.cuda.Event | None:

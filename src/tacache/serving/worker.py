@@ -19,12 +19,12 @@ from tacache.errors import TACacheError, first_line
 from tacache.host.generation import write
 from tacache.host.settings import Setting
 from tacache.prompts import Sample
+from tacache.serving.asks import Cancelled
 from tacache.serving.batcher import Batcher
 from tacache.serving.budgets import Budgets, Offer, busy, chosen
 from tacache.serving.request import Request
 from tacache.serving.settings import setting_of
 from tacache.serving.wanted import Limits, Refused, Wanted
-from tacache.serving.waves import Cancelled
 
 logger = logging.getLogger("tacache.serving")
 LOOKS = 0.1  # seconds between two looks at a request's progress
