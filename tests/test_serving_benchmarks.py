@@ -223,6 +223,7 @@ def test_what_is_said_of_one_gpu_was_measured():
     assert [late_graphs["order"], busy["times"]] == ["first come, first served", 24.0]
     said = "{:.1f} times as many requests as one after another, but {:.1f} times as many"
     assert said.format(*(late_graphs[gain] for gain in gains)) in text
+    assert f"order itself served {runs[7]['gain_over_whole_requests']:.2f} times as many" in text
     assert "24 times the load it was {:.1f} and {:.1f} times".format(*map(busy.get, gains)) in text
     ours, theirs = large["batcher"], large["one_after_another"]
     rates = [one["requests_per_second"] for one in (ours, theirs)]

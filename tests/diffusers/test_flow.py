@@ -55,10 +55,11 @@ def test_a_plan_for_the_flow_evaluates_and_saves_as_any_other(tmp_path):
     assert type(plan).load(plan.save(tmp_path / "flow.plan.json")) == plan
 
 
-def test_a_run_whose_finer_one_starts_elsewhere_is_refused():
+@pytest.mark.parametrize(("steps", "strength"), [(9, 0.5), (8, 0.5), (10, 0.6)])
+def test_a_run_whose_finer_one_starts_elsewhere_is_refused(steps, strength):
     """Image to image starts at a step of its own grid, which twice as many steps do not have."""
     tiny = PIPELINES["flux-img2img"]
     call = {key: value for key, value in tiny.call().items() if key != "prompt"}
-    call |= {"num_inference_steps": 9, "strength": 0.5}
+    call |= {"num_inference_steps": steps, "strength": strength}
     with pytest.raises(PlanError, match="starts from other noise or ends elsewhere"):
         fit_plan(tiny.build(), PROMPTS, evaluations=3, target="flow", search=False, **call)

@@ -61,12 +61,51 @@ def test_killed_fits_to_the_flow_go_on(tmp_path, monkeypatch):
     assert len(calls) - after == 6 + 24 + (24 - 18) + sum(12 - n for n in (1, 4, 7, 10))
 
 
-def test_breaks_are_kept_on_the_finer_grid():
-    runs = FunctionRuns(mixture(), noise_of(4), time_grid(10), {})
-    runs.breaks = (0.55,)
-    with runs.on_steps(20) as finer:
-        assert finer.breaks == (0.55,)
-    record(runs, target="flow")
+class TwoExperts:
+    """The velocity is 1 down to a level, and falls from 5 with the level from there on."""
+
+    level = 0.56
+
+    def __call__(self, x, t):
+        """The same for all states."""
+        return torch.ones_like(x) * (1.0 if t > self.level else 5 - 2 * t)
+
+    def end(self, x):
+        """Where the flow leads."""
+        return x - (1 - self.level) - (5 * self.level - self.level**2)
+
+
+def test_nothing_of_one_expert_reaches_into_the_part_of_the_other():
+    """Up to one step in which the other takes over, which what may be claimed says."""
+    flow, times, noise = TwoExperts(), time_grid(20), noise_of(4)
+    runs = FunctionRuns(flow, noise, times, {})
+    runs.breaks = (flow.level,)
+    found = record(runs, target="flow")
+    assert found.spent == 4 * 20 + probe_cost(runs) + flow_cost(runs, "flow", None)
+    truth = [
+        noise - (1 - t) if t >= flow.level else flow.end(noise) + (5 * t - t**2) for t in times
+    ]
+    off = [mean_distance(x, y) for x, y in zip(found.states, torch.stack(truth), strict=True)]
+    before = sum(t > flow.level for t in times)
+    assert max(off[:before]) < 1e-6
+    moved = (found.states - torch.stack(truth))[before + 1 :]  # all by the one step alike
+    assert float((moved - moved[0]).abs().max()) < 2e-3
+    assert off[-1] <= found.flow_floor < 4 * off[-1]
+
+
+def test_half_precision_rounds_what_the_model_sees_alone():
+    flow, times, noise = mixture(), time_grid(50, shift=3.0), noise_of(8).bfloat16()
+
+    def rounded(x, t):
+        assert x.dtype == torch.bfloat16
+        return flow(x.double(), t).to(x.dtype)
+
+    truth = euler_steps(flow, noise.double(), time_grid(2000, shift=3.0))[0][-1]
+    found = record(FunctionRuns(rounded, noise, times, {}), target="flow")
+    assert mean_distance(found.states[-1].double(), truth) < 0.004
+    assert mean_distance(found.run_ends.double(), truth) > 0.02  # each of its steps is rounded
+    assert found.euler[25] > 1.8 * found.euler[50] > 3 * found.euler[100]
+    assert found.run_ends.dtype == torch.bfloat16
 
 
 class Multistep(FunctionRuns):

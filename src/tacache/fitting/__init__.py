@@ -241,7 +241,8 @@ def _as_plan(problem: Problem, fit: Fit, spent: int) -> Plan:
     to_flow = nearness = None
     if reference.euler:
         to_flow = max(fmean(fit.drift[i] for i in judges), reference.flow_floor)
-        nearness = equivalent_steps(to_flow, reference.euler) if to_flow > 0 else None
+        if min(to_flow, *reference.euler.values()) > 0:  # else all steps are exact
+            nearness = equivalent_steps(to_flow, reference.euler)
     return Plan(
         rule="fitted",
         times=runs.times,

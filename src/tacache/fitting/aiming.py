@@ -22,8 +22,9 @@ from tacache.fitting.samples import Runs
 from tacache.fitting.walking import AdamsBashforthWalk, EulerWalk, walk_of
 from tacache.grid import break_steps
 
-UNSURE = 3  # an extrapolation is of second order: from half the steps on, its error falls by four
-FINER_RUNS = ("second-order", "finer", "euler")  # what their files are called, beside the full runs
+UNSURE = 2  # an extrapolation from half the steps on has about four times the error, or a bit less
+# what the files of further runs are called, beside the full runs
+FINER_RUNS = SECOND_ORDER, FINER, EULER_STEPS = "second-order", "finer", "euler"
 
 
 class Aim(NamedTuple):
@@ -45,19 +46,21 @@ def aimed_at_flow(
     """The states of the flow at the run's levels, and how far Euler runs end from them.
 
     Euler runs of the held-out samples with half the steps, all and `reference_steps` say how fast
-    its error falls. As usual, a second-order run of `reference_steps` then stands for the flow.
-    Where the error falls slower, two Euler runs are extrapolated by the order that was measured;
-    so are runs that are evaluated together only, for which Euler runs beside it would cost as much.
+    its error falls. As a rule, a second-order run of `reference_steps` then stands for the flow.
+    Where the error falls much slower, two Euler runs are extrapolated by the order measured; so are
+    runs that are evaluated together only, for which Euler runs beside it would cost as much.
     """
     steps, finest = len(runs.times) - 1, finest_of(len(runs.times) - 1, reference_steps)
     judges = [k for k, i in enumerate(runs.numbers) if i < held_out_of(runs.total)]
-    states = states.to(working_dtype(states))
-    ends = {} if steps % 2 else {steps // 2: _euler_ends(runs, steps // 2, judges)}
-    ends[steps] = states[-1, judges] if _is_euler(runs) else _euler_ends(runs, steps, judges)
     with runs.on_steps(finest) as finer:
-        check_same_run(runs, finer)
+        check_same_run(runs, finer, finest)
+        ends = {steps: states[-1, judges] if _is_euler(runs) else _euler_ends(runs, judges)}
+        if steps % 2 == 0:
+            with runs.on_steps(steps // 2) as coarser:
+                check_same_run(runs, coarser, steps // 2)
+                ends[steps // 2] = _euler_ends(coarser, judges)
         if not runs.together:
-            ends[finest] = _euler_ends(finer, finest, judges)
+            ends[finest] = _euler_ends(finer, judges)
         extrapolates = runs.together or slower_order(runs, ends) is not None
         if extrapolates:
             found, floor = _extrapolated(runs, finer, states, ends, judges, resume, progress)
@@ -72,19 +75,26 @@ def _by_second_order(
 ) -> tuple[Tensor, float]:
     """The states of a finer run by Adams-Bashforth, and how far it may end from the flow.
 
-    By every other of its velocities it would end elsewhere, three times as far from it as it is
-    from the flow, and as far where the end of the flow is stiff: no less is claimed.
+    By every other of its velocities it would end elsewhere, about three times as far from it as it
+    is from the flow, and about as far where the end of the flow is stiff: no less is claimed. A
+    step in which another expert takes over is the first one's to its end; that adds to it.
     """
-    walk = AdamsBashforthWalk(finer.times, break_steps(finer.times, finer.breaks))
-    kept = resume and beside(resume, FINER_RUNS[0])
-    reached, velocities = _walked(finer, walk, kept, progress)
-    times = (*finer.times[:-1:2], finer.times[-1])
-    coarser = AdamsBashforthWalk(times, break_steps(times, finer.breaks))
-    x = reached[0, judges]
+    times, parts = finer.times, break_steps(finer.times, finer.breaks)
+    kept = resume and beside(resume, SECOND_ORDER)
+    walk = AdamsBashforthWalk(times, parts)
+    reached, velocities = walked_in_full(
+        finer, walk, title="finer steps", resume=kept, progress=progress
+    )
+    coarse = (*times[:-1:2], times[-1])
+    again = AdamsBashforthWalk(coarse, break_steps(coarse, finer.breaks))
+    x, end = reached[0, judges], reached[-1, judges]
     for n, v in enumerate(velocities[::2, judges]):
-        x = coarser.move(x, v, n, n + 1)
-    found = states_at(runs.times, finer.times, reached, velocities, runs.breaks)
-    return found, mean_apart(runs, x, reached[-1, judges])
+        x = again.move(x, v, n, n + 1)
+    for n in parts:
+        jump = velocities[n, judges] - velocities[n - 1, judges]
+        x = x + (times[n - 1] - times[n]) * jump
+    found = states_at(runs.times, times, reached, velocities, runs.breaks)
+    return found, mean_apart(runs, x, end)
 
 
 def _extrapolated(
@@ -96,47 +106,45 @@ def _extrapolated(
     resume: Path | None,
     progress: bool,
 ) -> tuple[Tensor, float]:
-    """The states that two Euler runs point to, and how far these may be from the flow."""
-    kept = resume and beside(resume, FINER_RUNS[1])
-    reached, velocities = _walked(finer, EulerWalk(finer.times), kept, progress)
+    """The states that two Euler runs point to, and how far these may be from the flow.
+
+    An extrapolation from half the steps on has about four times its error. Where the order was
+    measured, which makes both agree, that tells nothing: no less is claimed than what it changes.
+    """
+    kept = resume and beside(resume, FINER)
+    reached, velocities = walked_in_full(
+        finer, EulerWalk(finer.times), title="finer steps", resume=kept, progress=progress
+    )
     if not _is_euler(runs):
-        kept = resume and beside(resume, FINER_RUNS[2])
-        states, _ = _walked(runs, EulerWalk(runs.times), kept, progress)
+        kept = resume and beside(resume, EULER_STEPS)
+        states, _ = walked_in_full(
+            runs, EulerWalk(runs.times), title="Euler steps", resume=kept, progress=progress
+        )
     steps, finest = len(runs.times) - 1, len(finer.times) - 1
     ends[finest] = reached[-1, judges]
-    order = slower_order(runs, ends) or EULER
+    order = slower_order(runs, ends)
     fine = states_at(runs.times, finer.times, reached, velocities, runs.breaks)
-    found = extrapolated(states, fine, finest / steps, order)
-    before = ends[finest]  # where half the steps are none, no more is known than what it changes
-    if steps // 2 in ends:
-        before = extrapolated(ends[steps // 2], ends[steps], 2, order)
+    found = extrapolated(states, fine, finest / steps, order or EULER)
+    if order or steps // 2 not in ends:
+        return found, mean_apart(runs, ends[finest], found[-1, judges])
+    before = extrapolated(ends[steps // 2], ends[steps], 2)
     return found, mean_apart(runs, before, found[-1, judges]) / UNSURE
 
 
-def _walked(
-    runs: Runs, walk: EulerWalk | AdamsBashforthWalk, kept: Path | None, progress: bool
-) -> tuple[Tensor, Tensor]:
-    """All states and velocities of runs by a solver of ours, in working precision."""
-    found = walked_in_full(runs, walk, title="finer steps", resume=kept, progress=progress)
-    states, velocities = (tensor.to(working_dtype(tensor)) for tensor in found)
-    return states, velocities
-
-
-def _euler_ends(runs: Runs, steps: int, judges: Sequence[int]) -> Tensor:
-    """The ends of held-out samples' Euler runs with so many steps."""
-    if steps != len(runs.times) - 1:
-        with runs.on_steps(steps) as others:
-            return _euler_ends(others, steps, judges)
+def _euler_ends(runs: Runs, judges: Sequence[int]) -> Tensor:
+    """The ends of held-out samples' Euler runs, which only the model sees in its own precision."""
     chosen = range(len(runs.noise)) if runs.together else judges
-    x, walk = runs.noise[list(chosen)], EulerWalk(runs.times)
-    for n in range(steps if chosen else 0):
-        x = walk.move(x, runs.evaluate(x, n, chosen), n, n + 1)
-    return x[[chosen.index(k) for k in judges]].to("cpu", working_dtype(x))
+    start, walk = runs.noise[list(chosen)], EulerWalk(runs.times)
+    x = start.to(working_dtype(start))
+    for n in range(len(runs.times) - 1 if chosen else 0):
+        x = walk.move(x, runs.evaluate(x.to(start.dtype), n, chosen).to(x.dtype), n, n + 1)
+    return x[[chosen.index(k) for k in judges]].cpu()
 
 
 def _is_euler(runs: Runs) -> bool:
-    """Whether the full steps of these runs are Euler's."""
-    return not walk_of(runs, runs.times, []).remembers
+    """Whether the full steps of these runs are Euler's, and not rounded to half precision."""
+    is_rounded = runs.noise.dtype != working_dtype(runs.noise)
+    return not (is_rounded or walk_of(runs, runs.times, []).remembers)
 
 
 def flow_cost(runs: Runs, target: Target, reference_steps: int | None) -> int:

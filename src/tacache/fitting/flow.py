@@ -1,8 +1,8 @@
 """States of the flow itself: what a run of ever more steps would come to, at a run's noise levels.
 
 A run of N Euler steps is off by about c / N, a second-order run by about c / N^2: with twice as
-many steps it stands for the flow. Where Euler's error falls slower, no solver is of second order;
-there two Euler runs together tell what would be left without any error (Richardson, 1911).
+many steps it stands for the flow. Where Euler's error falls much slower, no solver is of second
+order; there two Euler runs together tell what would be left without any error (Richardson, 1911).
 """
 
 import math
@@ -21,7 +21,7 @@ from tacache.grid import GRID_TOLERANCE
 
 Target = Literal["run", "flow"]  # what a fit's intervals lead to
 EULER = 1.0  # the order of Euler's method: half the step, half the error
-NEARLY = 0.15  # how far below a measured order may be and still be taken for Euler's
+SLOW = 0.6  # an order below this is no longer taken for Euler's before its error is small
 SLOWEST = 0.5  # no lower order is believed
 FINER = 2  # times as many steps, unless told otherwise
 
@@ -34,14 +34,15 @@ def finest_of(steps: int, reference_steps: int | None) -> int:
     return finest
 
 
-def check_same_run(runs: Runs, finer: Runs) -> None:
-    """Refuse a finer run that starts from another noise or between other levels."""
-    ends = ((runs.times[0], finer.times[0]), (runs.times[-1], finer.times[-1]))
+def check_same_run(runs: Runs, other: Runs, steps: int) -> None:
+    """Refuse a run of so many steps that has another number, or begins or ends elsewhere."""
+    ends = ((runs.times[0], other.times[0]), (runs.times[-1], other.times[-1]))
     same = all(math.isclose(a, b, abs_tol=10 * GRID_TOLERANCE) for a, b in ends)
-    if not same or not torch.equal(runs.noise, finer.noise):
+    made = len(other.times) - 1
+    if made != steps or not same or not torch.equal(runs.noise, other.noise):
         raise PlanError(
-            f"a run of {len(finer.times) - 1} steps starts from other noise or ends elsewhere than "
-            f"one of {len(runs.times) - 1}, so that they do not tell the flow: fit to the run"
+            f"a call of {steps} steps makes {made}, starts from other noise or ends elsewhere than "
+            f"the run of {len(runs.times) - 1}, so that they do not tell the flow: fit to the run"
         )
 
 
@@ -58,7 +59,7 @@ def _apart(x: Tensor, reference: Tensor) -> list[float]:
 
 
 def slower_order(runs: Runs, ends: Mapping[int, Tensor]) -> float | None:
-    """The order of Euler's error where it falls slower than as 1 / N, for every held-out sample.
+    """The order of Euler's error where it falls much slower than 1 / N, for all held-out samples.
 
     None where it does not, or where there are no three runs to tell. A single sample may turn
     elsewhere between two counts; that says nothing of the order.
@@ -70,7 +71,7 @@ def slower_order(runs: Runs, ends: Mapping[int, Tensor]) -> float | None:
     orders = [_order(*fall, steps / half, finest / steps) for fall in zip(*falls, strict=True)]
     found = runs.gathered(dict(zip(runs.numbers, orders, strict=False)))  # held-out ones come first
     fastest = max(found.values())
-    return fastest if fastest < EULER - NEARLY else None
+    return fastest if fastest < SLOW else None
 
 
 def _order(first: float, second: float, ratio: float, finer: float) -> float:

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tacache.decomposition import working_dtype
 from tacache.errors import PlanError
 from tacache.fitting.samples import Runs
 from tacache.fitting.walking import Moves, walk_of
@@ -23,13 +24,17 @@ def walked_in_full(
     resume: Path | None = None,
     progress: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """All states and velocities of the samples' full runs, by the host's solver or by another."""
-    steps, everyone = len(runs.times) - 1, range(len(runs.noise))
-    states, velocities = _kept(resume, runs)
+    """All states and velocities of the samples' full runs, by the host's solver or by another.
+
+    By another they are not rounded to the model's precision, in which the model alone sees them.
+    """
+    steps, everyone, dtype = len(runs.times) - 1, range(len(runs.noise)), runs.noise.dtype
+    start = runs.noise if walk is None else runs.noise.to(working_dtype(runs.noise))
+    states, velocities = _kept(resume, runs, start.cpu())
     walk = retraced(runs, everyone, states, velocities, walk)
     x = states[-1].to(runs.noise.device)
     for n in track(range(len(velocities), steps), title, progress):
-        v = runs.evaluate(x, n, everyone)
+        v = runs.evaluate(x.to(dtype), n, everyone).to(x.dtype)
         x = walk.move(x, v, n, n + 1)
         velocities.append(v.cpu())
         states.append(x.cpu())
@@ -49,9 +54,8 @@ def held_out_of(total: int) -> int:
     return max(1, total // 4)
 
 
-def _kept(path: Path | None, runs: Runs) -> tuple[list[Tensor], list[Tensor]]:
+def _kept(path: Path | None, runs: Runs, start: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """States and velocities of a run that was stopped; those of other samples are an error."""
-    start = runs.noise.cpu()
     if path is None or not path.exists():
         return [start], []
     try:
