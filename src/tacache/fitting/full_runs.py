@@ -28,13 +28,17 @@ def walked_in_full(
 
     By another they are not rounded to the model's precision, in which the model alone sees them.
     """
-    steps, everyone, dtype = len(runs.times) - 1, range(len(runs.noise)), runs.noise.dtype
-    start = runs.noise if walk is None else runs.noise.to(working_dtype(runs.noise))
+    steps, everyone = len(runs.times) - 1, range(len(runs.noise))
+    exact = None if walk is None else working_dtype(runs.noise)
+    start = runs.noise if exact is None else runs.noise.to(exact)
     states, velocities = _kept(resume, runs, start.cpu())
     walk = retraced(runs, everyone, states, velocities, walk)
     x = states[-1].to(runs.noise.device)
     for n in track(range(len(velocities), steps), title, progress):
-        v = runs.evaluate(x.to(dtype), n, everyone).to(x.dtype)
+        if exact is None:
+            v = runs.evaluate(x, n, everyone)
+        else:
+            v = runs.evaluate(x.to(runs.noise.dtype), n, everyone).to(exact)
         x = walk.move(x, v, n, n + 1)
         velocities.append(v.cpu())
         states.append(x.cpu())
