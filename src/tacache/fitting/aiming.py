@@ -22,7 +22,7 @@ from tacache.fitting.samples import Runs
 from tacache.fitting.walking import AdamsBashforthWalk, EulerWalk, walk_of
 from tacache.grid import break_steps
 
-UNSURE = 2  # an extrapolation from half the steps on has about four times the error, or a bit less
+UNSURE = 2  # an extrapolation from half the steps has about three to four times the error
 # what the files of further runs are called, beside the full runs
 FINER_RUNS = SECOND_ORDER, FINER, EULER_STEPS = "second-order", "finer", "euler"
 

@@ -21,7 +21,7 @@ from tacache.grid import GRID_TOLERANCE
 
 Target = Literal["run", "flow"]  # what a fit's intervals lead to
 EULER = 1.0  # the order of Euler's method: half the step, half the error
-SLOW = 0.6  # an order below this is no longer taken for Euler's before its error is small
+SLOW = 0.6  # an order below this is believed; with few steps, smooth flows have one above it
 SLOWEST = 0.5  # no lower order is believed
 FINER = 2  # times as many steps, unless told otherwise
 

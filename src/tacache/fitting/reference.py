@@ -32,7 +32,7 @@ def record(
 ) -> Reference:
     """Run all samples with full steps, and measure how errors made on the way grow.
 
-    With the target "flow", the states to fit to are those of the flow, from a second run of
+    With the target "flow", the states to fit to are those of the flow, from further runs with up to
     `reference_steps`. `resume` names a file that keeps the runs as far as they are.
     """
     steps = len(runs.times) - 1
