@@ -1,13 +1,12 @@
 """A demo's strip, figures and table for the documentation.
 
-    tacache demo && tacache demo --video
+    tacache demo --film && tacache demo --video
     python -m benchmarks.demo demo/tiny-flux demo/tiny-wan
 
-The strip and the record are copied to docs/figures/demo-MODEL.png (or .gif) and .json. Pages show
-the record's table between markers, which this makes anew:
+The strip, the film and the record are copied to docs/figures/demo-MODEL.png (or .gif), .webp and
+.json. Pages show the record's table between markers, which this makes anew:
 
-    <!-- tacache demo: tiny-flux -->          all plans
-    <!-- tacache demo: tiny-flux short -->    full steps, ours and the paper's, at two budgets
+    <!-- tacache demo: tiny-flux -->
     <!-- end -->
 
 Without a folder the tables are made anew from the records that are there.
@@ -19,15 +18,14 @@ import shutil
 from pathlib import Path
 
 from tacache.errors import TACacheError
-from tacache.lab.demo.record import ModelDemo
-from tacache.lab.demo.telling import markdown
+from tacache_lab.demo.record import ModelDemo
+from tacache_lab.demo.telling import markdown
 
 ROOT = Path(__file__).parent.parent
 FIGURES = ROOT / "docs" / "figures"
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 MARKED = re.compile(
-    r"(?P<start><!-- tacache demo: (?P<model>[\w-]+)(?P<short> short)? -->\n)"
-    r".*?(?P<end><!-- end -->)",
+    r"(?P<start><!-- tacache demo: (?P<model>[\w-]+) -->\n).*?(?P<end><!-- end -->)",
     re.DOTALL,
 )
 
@@ -38,10 +36,11 @@ def read(path: Path) -> ModelDemo:
 
 
 def copy(folder: Path, figures: Path) -> None:
-    """Copy a demo's strip and record into the folder of figures."""
+    """Copy a demo's strip and record into the folder of figures, and its film if there is one."""
     made = read(folder / "demo.json")
     strip = folder / ("strip.png" if made.fps is None else "strip.gif")
-    for source in (folder / "demo.json", strip):
+    films = [film for film in (folder / "film.webp",) if film.is_file()]
+    for source in (folder / "demo.json", strip, *films):
         shutil.copyfile(source, figures / f"demo-{made.model}{source.suffix}")
 
 
@@ -52,7 +51,7 @@ def fill(text: str, figures: Path) -> str:
         record = figures / f"demo-{match['model']}.json"
         if not record.is_file():
             raise TACacheError(f"{record} is missing: run the demo, then python -m benchmarks.demo")
-        table = markdown(read(record), short=bool(match["short"]))
+        table = markdown(read(record))
         return f"{match['start']}\n{table}\n{match['end']}"
 
     return MARKED.sub(made, text)

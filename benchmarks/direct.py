@@ -10,15 +10,16 @@ on others. One record a budget.
 
 import argparse
 import json
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import torch
+from tests.flows import GaussianMixtureFlow
 from torch import Tensor
 
 from tacache import fit_plan, sample, time_grid
 from tacache.plan import Plan
-from tests.flows import GaussianMixtureFlow
 
 STEPS, SHIFT, FITTED, OTHERS, ROUNDS = 50, 3.0, 16, 256, 60
 COMPONENTS, SIZE = 8, 24
@@ -57,7 +58,9 @@ def main() -> None:
             print(json.dumps(record))
 
 
-def walked(flow: GaussianMixtureFlow, noise: Tensor, plan: Plan, weights: list[Tensor]) -> Tensor:
+def walked(
+    flow: Callable[[Tensor, float], Tensor], noise: Tensor, plan: Plan, weights: Sequence[Tensor]
+) -> Tensor:
     """The plan's result with these weights, differentiable in them."""
     x, v, memory = noise, torch.zeros_like(noise), torch.zeros_like(noise)
     for (n, m), row in zip(pairwise((*plan.anchors, plan.steps)), weights, strict=True):
@@ -70,7 +73,7 @@ def walked(flow: GaussianMixtureFlow, noise: Tensor, plan: Plan, weights: list[T
 
 def log_drift(x: Tensor, wanted: Tensor) -> Tensor:
     """Of each sample."""
-    return ((x - wanted).norm(dim=1) / wanted.norm(dim=1)).log()
+    return ((x - wanted).flatten(1).norm(dim=1) / wanted.flatten(1).norm(dim=1)).log()
 
 
 def optimised(

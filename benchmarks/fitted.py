@@ -20,12 +20,12 @@ from torch import Tensor
 from tacache import Plan, PlanError, diagnose, make_plan, models
 from tacache.diagnostics import damp
 from tacache.diffusers import applied, drive, fit_plans
-from tacache.diffusers.runs import run_arguments
-from tacache.lab.metrics import psnr
+from tacache.diffusers.calls import run_arguments
 from tacache.profile import Profile
 from tacache.prompts import Sample, read_prompts
+from tacache_lab.picture_metrics import psnr
 
-MODEL, TESTED, FITTED, FAST, DAMPED, BATCH = "tiny-flux", 24, 16, 8, 4, 8
+MODEL, TESTED, FITTED, QUICK, DAMPED, BATCH = "tiny-flux", 24, 16, 8, 4, 8
 BUDGETS = (5, 7, 10, 13, 17, 25)
 RATIOS = (None, 2.0, 5.0, 10.0, 20.0)
 
@@ -46,7 +46,7 @@ def main() -> None:
     bench = Bench(pipe, options.out)
     budgets = options.budgets or list(BUDGETS)
     bench.profile_rules(budgets)
-    bench.fitted("fitted, fast", budgets, FAST, search=False)
+    bench.fitted("fitted, fast", budgets, QUICK, search=False)
     bench.fitted("fitted", budgets, FITTED, search=True)
 
 
@@ -92,7 +92,7 @@ class Bench:
             arguments = run_arguments([Sample(text, 0)], {**self.call, "output_type": "latent"})
             with drive(self.pipe, **arguments) as run:
                 known = plan.model_copy(update={"times": run.times})
-                found.append(diagnose(run.velocity, run.noise, known))
+                found.append(diagnose(run.evaluate_at, run.noise, known))
         return damp(plan, found), 3000 + DAMPED * (plan.steps + plan.evaluations)
 
     def fitted(self, name: str, budgets: list[int], count: int, search: bool) -> None:

@@ -117,7 +117,7 @@ def replay_models() -> None:
 
 def main() -> None:
     """The command line of `tacache`."""
-    from tacache.cli import main as tacache
+    from tacache.cli.command_line import main as tacache
 
     replay_models()
     tacache()

@@ -2,6 +2,7 @@
 
     python -m benchmarks.plans tiny-flux tiny-wan
     python -m benchmarks.plans tiny-flux --target flow --evaluations 13,17 --device cuda
+    python -m benchmarks.plans tiny-flux --steps 28,20
 
 A plan whose file is there is kept: delete it to have it made anew. A fit that was killed goes on
 where it stopped. Every calibration prompt has a seed of its own, as in `tacache bench`, so that no
@@ -17,16 +18,18 @@ from typing import Any
 
 import torch
 
-from tacache import host, models
-from tacache.diffusers.pipeline import PipelineHost, PipelineRun
+from tacache import hosts, models
+from tacache.diffusers.pipeline import PipelineHost
+from tacache.diffusers.trajectory import PipelineTrajectory
 from tacache.fitting import forget
-from tacache.lab.bench.calibration_sets import FIRST_SEED
+from tacache.fitting.fit_options import FitOptions, Target
 from tacache.plan import Plan
 from tacache.prompts import Sample, read_prompts
+from tacache_lab.bench.calibration_sets import FIRST_SEED
 
 COUNT, WORK = 16, Path("build/plans")
 # A fit to the flow runs every sample once more, with twice as many steps.
-MOST = {"run": 3000, "flow": 6000}
+MAX_EVALUATIONS: dict[Target, int] = {"run": 3000, "flow": 6000}
 
 
 class OwnSeeds(PipelineHost):
@@ -42,46 +45,53 @@ class OwnSeeds(PipelineHost):
 
     @contextmanager
     def open(
-        self, sample: Sample, call: host.Call, times: Sequence[float] | None = None
-    ) -> Iterator[PipelineRun]:
+        self, sample: Sample, call: hosts.Call, times: Sequence[float] | None = None
+    ) -> Iterator[PipelineTrajectory]:
         """The call of the prompt with its own seed."""
         with super().open(self.seeded(sample), call, times) as run:
             yield run
 
-    def draw(self, sample: Sample, call: host.Call) -> host.Pixels:
+    def draw(self, sample: Sample, call: hosts.Call) -> hosts.Pixels:
         """The picture of the prompt with its own seed."""
         return super().draw(self.seeded(sample), call)
 
 
-def missing(shipped: models.Embedded, budgets: Sequence[int], target: str) -> list[int]:
-    """The budgets that the model has no plan for."""
-    return [k for k in budgets if not shipped.plan_file(k, target).is_file()]
+def missing(
+    shipped: models.Embedded, budgets: Sequence[int], target: Target, steps: int | None = None
+) -> list[int]:
+    """The budgets below so many steps that the model has no plan for."""
+    below = [k for k in budgets if k < (steps or shipped.steps)]
+    return [k for k in below if not shipped.plan_file(k, target, steps).is_file()]
 
 
-def make(name: str, target: str, budgets: Sequence[int], options: argparse.Namespace) -> None:
+def make(
+    name: str, target: Target, steps: int, budgets: Sequence[int], options: argparse.Namespace
+) -> None:
     """Fit the missing plans of a model to the run or to the flow, and write them."""
     shipped = models.embedded(name)
-    left = missing(shipped, budgets, target)
+    left = missing(shipped, budgets, target, steps)
     if not left:
-        return print(f"{name} has its plans for the {target} already")
+        return print(f"{name} has its plans of {steps} steps for the {target} already")
     prompts = read_prompts(shipped.prompts("calibration"))[: options.count]
-    resume = WORK / f"{name}-{target}-{'-'.join(map(str, left))}.runs"
+    resume = WORK / f"{name}-{steps}-{target}-{'-'.join(map(str, left))}.runs"
     resume.parent.mkdir(parents=True, exist_ok=True)
     pipe = models.load(name).to(options.device)
     with models.steady_threads(pipe):
-        made = host.fit_plans(
+        made = hosts.fit_plans(
             OwnSeeds(pipe, prompts),
             prompts,
-            evaluations=left,
-            call=models.default_call(name),
-            target=target,
-            max_evaluations=options.max_evaluations or MOST[target],
-            search=not options.fast,
-            resume=resume,
-            progress=True,
+            call={**models.default_call(name), "num_inference_steps": steps},
+            options=FitOptions(
+                evaluations=tuple(left),
+                target=target,
+                max_evaluations=options.max_evaluations or MAX_EVALUATIONS[target],
+                search=not options.fast,
+                resume=resume,
+                progress=True,
+            ),
         )
     for plan in made:
-        tell(name, target, plan, plan.save(shipped.plan_file(plan.evaluations, target)))
+        tell(name, target, plan, plan.save(shipped.plan_file(plan.evaluations, target, steps)))
     forget(resume, left)
 
 
@@ -91,10 +101,16 @@ def tell(name: str, target: str, plan: Plan, file: Path) -> None:
     assert found is not None
     nearness = found.nearness(plan.evaluations)
     print(
-        f"{name}, to the {target}, {plan.evaluations} evaluations: {found.psnr:.2f} dB to the full "
-        f"run on {found.held_out} held-out prompts{'; ' + nearness if nearness else ''} ({file})",
+        f"{name}, to the {target}, {plan.evaluations} evaluations of {plan.full_steps} steps: "
+        f"{found.psnr:.2f} dB to the full run on {found.held_out} held-out prompts"
+        f"{'; ' + nearness if nearness else ''} ({file})",
         flush=True,
     )
+
+
+def numbers(text: str) -> list[int]:
+    """The whole numbers of a list with commas."""
+    return [int(number) for number in text.split(",")]
 
 
 def main() -> None:
@@ -102,11 +118,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("models", nargs="+", choices=list(models.EMBEDDED))
-    parser.add_argument("--target", choices=list(MOST), help="default: both")
-    parser.add_argument("--evaluations", type=lambda text: [int(k) for k in text.split(",")])
+    parser.add_argument("models", nargs="+", choices=list(models.shipped()))
+    parser.add_argument("--target", choices=list(MAX_EVALUATIONS), help="default: both")
+    parser.add_argument("--steps", type=numbers, help="of the full runs, default: the model's own")
+    parser.add_argument("--evaluations", type=numbers, help="default: all budgets below the steps")
     parser.add_argument("--count", type=int, default=COUNT, help="calibration prompts")
-    parser.add_argument("--max-evaluations", type=int, help=f"of one budget, default: {MOST}")
+    parser.add_argument(
+        "--max-evaluations", type=int, help=f"of one budget, default: {MAX_EVALUATIONS}"
+    )
     parser.add_argument("--fast", action="store_true", help="without a search of anchors")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
@@ -116,8 +135,10 @@ def main() -> None:
 
         replay_models()
     for name in options.models:
-        for target in [options.target] if options.target else MOST:
-            make(name, target, options.evaluations or models.BUDGETS, options)
+        shipped = models.embedded(name)
+        for steps in options.steps or [shipped.steps]:
+            for target in [options.target] if options.target else shipped.targets:
+                make(name, target, steps, options.evaluations or shipped.budgets, options)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tests.flows import GaussianMixtureFlow
 
 from tacache import Profile, calibrate, time_grid
 from tacache.grid import interpolate, step_lengths
-from tests.flows import GaussianMixtureFlow
 
 
 def main() -> None:

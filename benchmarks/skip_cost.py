@@ -19,7 +19,7 @@ import torch
 
 from tacache.grid import time_grid
 from tacache.plan import Plan
-from tacache.rules import Arc, advance, init_direction, realign, start_arc
+from tacache.tasu import Arc, advance, init_direction, realign, start_arc
 
 LATENTS = {
     "FLUX 1024x1024": (1, 4096, 64),

@@ -1,19 +1,21 @@
 """The nodes: prompts, calibrate, plan, fit, sampler."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import comfy.samplers
 
 from tacache import HostError, Plan, PlanError, Profile, ProfileError, TACacheError, make_plan
 from tacache.errors import StorageError
+from tacache.fitting.quality_goal import Measure, QualityGoal, check_one_budget
+from tacache.instant import default_evaluations
 from tacache.prompts import BUILT_IN, read_prompts
 from tacache.storage.store import PlanStore
 
-from . import files
-from .runs import Job, fitted, profiles
+from . import node_files as files
+from .node_runs import RunInputs, fitted, profiles
 from .sampling import follow_plan
 
 logger = logging.getLogger("tacache.comfyui")
@@ -32,6 +34,33 @@ EVALUATIONS = (
     "INT",
     {"default": 13, "min": 1, "max": 1000, "tooltip": "How often the model is evaluated."},
 )
+QUALITY: dict[str, tuple[Any, ...]] = {
+    "like_steps": (
+        "INT",
+        {
+            "default": 0,
+            "min": 0,
+            "max": 10_000,
+            "tooltip": "As near to the flow as so many Euler steps, with the fewest evaluations; "
+            "set evaluations to 0.",
+        },
+    ),
+    "min_psnr": (
+        "FLOAT",
+        {
+            "default": 0.0,
+            "min": 0.0,
+            "max": 200.0,
+            "step": 0.5,
+            "tooltip": "This PSNR to the full run in dB, such as 35, with the fewest evaluations; "
+            "set evaluations to 0.",
+        },
+    ),
+    "psnr_of": (
+        list(get_args(Measure)),
+        {"tooltip": "Of which pictures min_psnr is: their mean, or their 5th percentile."},
+    ),
+}
 RUNS: dict[str, tuple[Any, ...]] = {
     "model": ("MODEL",),
     "positive": ("CONDITIONING", {"tooltip": "One prompt, or a list as TACache Prompts makes it."}),
@@ -54,7 +83,7 @@ class TACachePrompts:
 
     @classmethod
     def INPUT_TYPES(cls) -> Inputs:  # noqa: N802
-        """What ComfyUI asks for."""
+        """Return what ComfyUI asks for."""
         return {
             "required": {
                 "clip": ("CLIP",),
@@ -65,12 +94,12 @@ class TACachePrompts:
         }
 
     def encode(self, clip: Any, prompts: str, count: int, text: str) -> tuple[list[Any]]:
-        """The first `count` prompts, encoded as ComfyUI's own text node does it."""
+        """Encode the first `count` prompts as ComfyUI's own text node does it."""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        found = (lines if prompts == OWN else read_prompts(prompts))[:count]
-        if not found:
+        texts = (lines if prompts == OWN else read_prompts(prompts))[:count]
+        if not texts:
             raise HostError("there is no prompt: write one a line into the text")
-        return ([clip.encode_from_tokens_scheduled(clip.tokenize(one)) for one in found],)
+        return ([clip.encode_from_tokens_scheduled(clip.tokenize(text)) for text in texts],)
 
 
 class TACacheCalibrate:
@@ -82,7 +111,7 @@ class TACacheCalibrate:
 
     @classmethod
     def INPUT_TYPES(cls) -> Inputs:  # noqa: N802
-        """What ComfyUI asks for."""
+        """Return what ComfyUI asks for."""
         return {"required": RUNS, "optional": {"add_to": ("TACACHE_PROFILE",)}}
 
     def calibrate(self, name: list[str], add_to: list[Profile] | None = None, **inputs: Any) -> Any:
@@ -90,8 +119,8 @@ class TACacheCalibrate:
         job, path = _job(inputs), files.target(name[0], files.PROFILE)
         measured: list[Profile] = []
         try:
-            for one in profiles(job):
-                measured.append(one)
+            for run_profile in profiles(job):
+                measured.append(run_profile)
             profile = Profile.merge([*(add_to or []), *measured])
         except BaseException:
             if measured:
@@ -112,7 +141,7 @@ class TACachePlan:
 
     @classmethod
     def INPUT_TYPES(cls) -> Inputs:  # noqa: N802
-        """What ComfyUI asks for."""
+        """Return what ComfyUI asks for."""
         return {
             "required": {
                 "profile_file": (files.names(files.PROFILE),),
@@ -134,7 +163,7 @@ class TACachePlan:
 
     @classmethod
     def VALIDATE_INPUTS(cls, profile_file: str | None = files.NONE) -> bool | str:  # noqa: N802
-        """Whether the file is there, in place of ComfyUI's own check against its list."""
+        """Check that the file is there, in place of ComfyUI's own check against its list."""
         return files.missing(profile_file) or True
 
     def plan(
@@ -147,9 +176,9 @@ class TACachePlan:
         sigmas: Any = None,
         **numbers: float,
     ) -> Any:
-        """The plan, on the profile's grid or on these sigmas; saved where a name is given."""
-        found = _one_of({"profile": profile, "profile_file": _file(profile_file)}, ProfileError)
-        measured = found if isinstance(found, Profile) else files.load_profile(found)
+        """Make a plan, on the profile's grid or on these sigmas; save it where a name is given."""
+        source = _one_of({"profile": profile, "profile_file": _file(profile_file)}, ProfileError)
+        measured = source if isinstance(source, Profile) else files.load_profile(source)
         if sigmas is not None:
             measured = measured.resample(sigmas.tolist())
         wanted: Any = ASKED[by](**numbers)
@@ -168,16 +197,39 @@ class TACacheFit:
 
     @classmethod
     def INPUT_TYPES(cls) -> Inputs:  # noqa: N802
-        """What ComfyUI asks for."""
-        most = {"default": 3000, "min": 1, "max": 10**6, "tooltip": "Evaluations that may be spent"}
-        return {"required": {**RUNS, "evaluations": EVALUATIONS, "max_evaluations": ("INT", most)}}
+        """Return what ComfyUI asks for."""
+        most = {
+            "default": 3000,
+            "min": 1,
+            "max": 10**6,
+            "tooltip": "Evaluations that may be spent on a budget; a quality tries several.",
+        }
+        few = ("INT", {**EVALUATIONS[1], "min": 0, "tooltip": "0: the usual number, or a quality."})
+        vae = ("VAE", {"tooltip": "Makes the pictures that min_psnr compares."})
+        return {
+            "required": {**RUNS, "evaluations": few, "max_evaluations": ("INT", most)},
+            "optional": {**QUALITY, "vae": vae},
+        }
 
     def fit(
-        self, name: list[str], evaluations: list[int], max_evaluations: list[int], **inputs: Any
+        self,
+        name: list[str],
+        evaluations: list[int],
+        max_evaluations: list[int],
+        like_steps: Sequence[int] = (0,),
+        min_psnr: Sequence[float] = (0.0,),
+        psnr_of: Sequence[Measure] = ("mean",),
+        vae: Sequence[Any] = (None,),
+        **inputs: Any,
     ) -> Any:
         """Save and return the plan, which also goes into the user's plan store."""
         path = files.target(name[0], files.PLAN)
-        plan = fitted(_job(inputs), evaluations[0], max_evaluations[0])
+        goal = _quality(evaluations[0], like_steps[0], min_psnr[0], psnr_of[0])
+        if goal is not None and goal.target == "run" and vae[0] is None:
+            raise PlanError("min_psnr is the PSNR of pictures: connect a vae, or use like_steps")
+        job = _job(inputs)
+        asked = goal or evaluations[0] or default_evaluations(len(job.sigmas) - 1)
+        plan = fitted(job, asked, max_evaluations[0], vae[0])
         plan.save(path)
         try:
             said = f"{_summary(plan)}; stored as {PlanStore().put(plan).name}"
@@ -195,7 +247,7 @@ class TACacheSampler:
 
     @classmethod
     def INPUT_TYPES(cls) -> Inputs:  # noqa: N802
-        """What ComfyUI asks for."""
+        """Return what ComfyUI asks for."""
         return {
             "required": {
                 "file": (
@@ -208,10 +260,20 @@ class TACacheSampler:
                 ),
                 "evaluations": (
                     "INT",
-                    {**EVALUATIONS[1], "tooltip": "A plan that you choose has its own."},
+                    {
+                        **EVALUATIONS[1],
+                        "default": 0,
+                        "min": 0,
+                        "tooltip": "0: the usual number for so many steps. A plan that you choose "
+                        "has its own.",
+                    },
                 ),
             },
-            "optional": {"plan": ("TACACHE_PLAN",), "profile": ("TACACHE_PROFILE",)},
+            "optional": {
+                "plan": ("TACACHE_PLAN",),
+                "profile": ("TACACHE_PROFILE",),
+                **QUALITY,
+            },
         }
 
     @classmethod
@@ -221,7 +283,7 @@ class TACacheSampler:
 
     @classmethod
     def VALIDATE_INPUTS(cls, file: str | None = files.NONE) -> bool | str:  # noqa: N802
-        """Whether the file is there, in place of ComfyUI's own check against its list."""
+        """Check that the file is there, in place of ComfyUI's own check against its list."""
         return files.missing(file) or True
 
     def sampler(
@@ -230,49 +292,70 @@ class TACacheSampler:
         evaluations: int,
         plan: Plan | None = None,
         profile: Profile | None = None,
+        like_steps: int = 0,
+        min_psnr: float = 0.0,
+        psnr_of: Measure = "mean",
     ) -> tuple[Any]:
-        """A SAMPLER of ComfyUI; what is stored or planned is chosen when the sigmas are known."""
-        found: Any = None
+        """Return a SAMPLER; what is stored or planned is chosen when the sigmas are known."""
+        source: Any = None
+        goal = _quality(evaluations, like_steps, min_psnr, psnr_of)
         if file != files.STORED or (plan, profile) != (None, None):
             chosen = None if file in (files.STORED, files.NONE) else file
-            found = _one_of({"plan": plan, "profile": profile, "file": chosen}, PlanError)
-        if isinstance(found, str):
-            load = files.load_plan if found.endswith(files.PLAN) else files.load_profile
-            found = load(found)
-        options = {"source": found, "evaluations": evaluations}
+            source = _one_of({"plan": plan, "profile": profile, "file": chosen}, PlanError)
+        if goal is not None and source is not None:
+            raise PlanError(
+                f"a quality chooses among stored plans: take {files.STORED!r} and connect no plan "
+                "or profile, or set like_steps and min_psnr to 0"
+            )
+        if isinstance(source, str):
+            load = files.load_plan if source.endswith(files.PLAN) else files.load_profile
+            source = load(source)
+        options = {"source": source, "evaluations": evaluations, "goal": goal}
         return (comfy.samplers.KSAMPLER(follow_plan, options),)
 
 
-def _job(inputs: dict[str, list[Any]]) -> Job:
-    """The runs, from inputs that all come as lists; prompts may have several entries."""
-    one = {name: values[0] for name, values in inputs.items()}
-    if len(one["sigmas"]) < 2:
+def _quality(
+    evaluations: int, like_steps: int, min_psnr: float, psnr_of: Measure
+) -> QualityGoal | None:
+    """Return the quality that is asked for, where 0 asks for nothing; one of the three is given."""
+    asked = {"evaluations": evaluations, "like_steps": like_steps, "min_psnr": min_psnr}
+    given = {name: value or None for name, value in asked.items()}
+    check_one_budget(given)
+    if given["min_psnr"] is None:  # the list of psnr_of always has a value
+        psnr_of = "mean"
+    return QualityGoal.of(like_steps or None, given["min_psnr"], psnr_of)
+
+
+def _job(inputs: dict[str, list[Any]]) -> RunInputs:
+    """Return the runs, from inputs that all come as lists; prompts may have several."""
+    first_of = {name: values[0] for name, values in inputs.items()}
+    if len(first_of["sigmas"]) < 2:
         raise HostError(
-            f"the sigmas have {len(one['sigmas'])} levels, so there is no step to run: give the "
-            "whole schedule, with denoise above 0"
+            f"the sigmas have {len(first_of['sigmas'])} levels, so there is no step to run: give "
+            "the whole schedule, with denoise above 0"
         )
-    first = one["first_seed"]
-    return Job(
-        model=one["model"],
+    first_seed = first_of["first_seed"]
+    return RunInputs(
+        model=first_of["model"],
         positive=inputs["positive"],
         negative=inputs["negative"],
-        cfg=one["cfg"],
-        latent=one["latent_image"],
-        sigmas=one["sigmas"],
-        seeds=range(first, first + one["seeds"]),
+        cfg=first_of["cfg"],
+        latent=first_of["latent_image"],
+        sigmas=first_of["sigmas"],
+        seeds=range(first_seed, first_seed + first_of["seeds"]),
     )
 
 
 def _one_of(sources: dict[str, Any], error: type[TACacheError]) -> Any:
-    given = {name: source for name, source in sources.items() if source is not None}
-    if len(given) != 1:
-        said = f"{' and '.join(given)} are given" if given else "none is given"
-        raise error(f"give exactly one of {', '.join(sources)}: {said}")
-    return next(iter(given.values()))
+    connected = {name: source for name, source in sources.items() if source is not None}
+    if len(connected) != 1:
+        problem = f"{' and '.join(connected)} are given" if connected else "none is given"
+        raise error(f"give exactly one of {', '.join(sources)}: {problem}")
+    return next(iter(connected.values()))
 
 
 def _beside(path: Path) -> Path:
-    """Where the finished runs of a cancelled calibration go."""
+    """Return where the finished runs of a cancelled calibration go."""
     return path.with_name(path.name.removesuffix(files.PROFILE) + ".cancelled" + files.PROFILE)
 
 

@@ -7,11 +7,23 @@ from typing import Any
 
 import comfy.model_sampling
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from tacache import HostError, Plan, Profile, instant_plan
+from tacache.fitting.quality_goal import QualityGoal
 from tacache.grid import break_steps
-from tacache.host.weights import fingerprint
+from tacache.hosts.quality_choice import (
+    QualityChoice,
+    full_reason,
+    instant_for,
+    instant_reason,
+    makes_clips,
+    quality_choice,
+)
+from tacache.hosts.weights_hash import fingerprint
+from tacache.instant import default_evaluations
 from tacache.kdiffusion import (
+    DisplayOptions,
     Keep,
     plan_for_sigmas,
     plan_from_profile,
@@ -20,13 +32,14 @@ from tacache.kdiffusion import (
     with_parts,
 )
 from tacache.profile import Origin
+from tacache.storage.signature import RunSignature
 from tacache.storage.store import PlanStore
 
 logger = logging.getLogger("tacache.comfyui")
 
 PLAIN_GUIDERS = ("CFGGuider", "Guider_Basic")  # that guide by one prompt, one negative and cfg
-OWN_OPTIONS = ("transformer_options",)  # that ComfyUI gives every sampling
-PATCHES = ("patches", "patches_replace", "wrappers")  # among them, what other nodes put there
+# what ComfyUI itself tells the network in every sampling; anything else is from another node
+OWN_OPTIONS = ("sample_sigmas", "sigmas", "cond_or_uncond", "uuids")
 BESIDE = ("control", "hooks", "area", "mask", "gligen")  # of a prompt: what changes the velocity
 
 
@@ -35,31 +48,34 @@ def follow_plan(
     x: Tensor,
     sigmas: Tensor,
     extra_args: dict[str, Any] | None = None,
-    callback: Callable[[dict[str, Any]], None] | None = None,
-    disable: bool | None = None,
     *,
     source: Plan | Profile | None = None,
     evaluations: int = 0,
+    goal: QualityGoal | None = None,
+    **shown: Unpack[DisplayOptions],
 ) -> Tensor:
-    """A sampler function: by a plan, or by the one a profile gives for so many evaluations.
+    """Sample by a plan, or by the one a profile gives for so many evaluations.
 
-    Without either it is a stored plan that was fitted for just such a run, or an instant one.
+    Without either it is a stored plan that was fitted for just such a run, or an instant one. Zero
+    evaluations stand for the usual number for so many steps; in their place a quality may be asked
+    for.
     """
     if len(sigmas) < 2:
         return x
     guider, arguments = model.inner_model, extra_args or {}
     check_flow(guider.inner_model.model_sampling)
     levels = sigmas.tolist()
+    evaluations = evaluations or default_evaluations(len(levels) - 1)
     breaks = changes(guider, levels)
     if source is None:
-        source = stored_or_instant(guider, x, levels, breaks, evaluations, arguments)
-    check_model(source.host, guider.inner_model)
+        source = stored_or_instant(guider, x, levels, breaks, goal or evaluations, arguments)
+    check_model(source.origin, guider.inner_model)
     if isinstance(source, Plan):
         plan = with_parts(plan_for_sigmas(source, levels), breaks)
     else:
         plan = plan_from_profile(source, levels, evaluations, breaks)
     keep = inpainting(model, arguments)
-    return sample_tacache(model, x, sigmas, arguments, callback, disable, plan=plan, keep=keep)
+    return sample_tacache(model, x, sigmas, arguments, plan=plan, keep=keep, **shown)
 
 
 def record_profile(
@@ -67,18 +83,17 @@ def record_profile(
     x: Tensor,
     sigmas: Tensor,
     extra_args: dict[str, Any] | None = None,
-    callback: Callable[[dict[str, Any]], None] | None = None,
-    disable: bool | None = None,
     *,
     record: Callable[[Profile], None],
     cfg: float,
+    **shown: Unpack[DisplayOptions],
 ) -> Tensor:
-    """A sampler function: every step evaluated by Euler, and measured."""
+    """Sample by Euler with every step evaluated, and measure."""
     guider = model.inner_model
     check_flow(guider.inner_model.model_sampling)
-    host, breaks = describe(guider, cfg), changes(guider, sigmas.tolist())
+    origin, breaks = describe(guider, cfg), changes(guider, sigmas.tolist())
     return sample_recorded(
-        model, x, sigmas, extra_args, callback, disable, record=record, host=host, breaks=breaks
+        model, x, sigmas, extra_args, record=record, origin=origin, breaks=breaks, **shown
     )
 
 
@@ -93,10 +108,10 @@ def check_flow(model_sampling: Any) -> None:
 
 
 def describe(guider: Any, cfg: float) -> Origin:
-    """Where a profile or plan of this sampling comes from."""
+    """Return where a profile or plan of this sampling comes from."""
     inner = guider.inner_model
     positive = (getattr(guider, "conds", None) or {}).get("positive", ())
-    guidance = sorted({float(one["guidance"]) for one in positive if "guidance" in one})
+    guidance = sorted({float(cond["guidance"]) for cond in positive if "guidance" in cond})
     call = {"cfg": float(cfg), **({"guidance": guidance} if guidance else {})}
     return Origin(kind="comfyui", denoiser=_denoiser(inner), call=call, weights=_weights(inner))
 
@@ -106,46 +121,81 @@ def stored_or_instant(
     x: Tensor,
     sigmas: list[float],
     breaks: tuple[float, ...],
-    evaluations: int,
+    asked: int | QualityGoal,
     arguments: dict[str, Any],
 ) -> Plan:
-    """The plan of the store that was fitted for just such a run, or one that nothing is fitted to.
+    """Return the stored plan that was fitted for just such a run, or an instant one.
 
     A mask, a ControlNet, another guider or a node that changes what the model predicts is not known
-    to a plan.
+    to a plan. Where a quality is asked for that nothing is known to have, all steps are made.
     """
-    parts = 1 + len(break_steps(sigmas, breaks))
-    budget = max(evaluations, parts)
-    if budget >= len(sigmas) - 1:
+    latents = {"latent_shape": tuple(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch.")}
+    origin = describe(guider, guider.cfg).model_copy(update=latents)
+    run, store = RunSignature(origin, tuple(sigmas), breaks), PlanStore()
+    unknown = unknown_to_plans(guider, arguments)
+    hint = f"stored plans do not know {unknown}" if unknown else "TACache Fit makes a better one"
+    if isinstance(asked, QualityGoal):
+        stored, instant = _near(asked, run, None if unknown else store)
+        told = (
+            None
+            if instant is None
+            else instant_reason(asked, instant.evaluations, clip=makes_clips(run))
+        )
+    else:
+        budget = max(asked, run.parts)
+        if budget >= run.steps:
+            return Plan.full(sigmas)
+        stored = None if unknown else store.find(origin, sigmas, budget, breaks)
+        instant = instant_plan(sigmas, budget, breaks=breaks)
+        told = f"{budget} of {run.steps} steps"
+    if stored is not None:
+        logger.info("the stored plan %s is followed", stored.name)
+        return stored.plan
+    if instant is None:
+        assert isinstance(asked, QualityGoal)
+        logger.info("all %d steps are made: %s; %s", run.steps, full_reason(asked, run.steps), hint)
         return Plan.full(sigmas)
-    if _is_plain(guider, arguments):
-        latents = {"latent_shape": tuple(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch.")}
-        origin = describe(guider, guider.cfg).model_copy(update=latents)
-        found = PlanStore().find(origin, sigmas, budget, breaks)
-        if found is not None:
-            logger.info("the stored plan %s is followed", found.name)
-            return found.plan
-    logger.info(
-        "an instant plan is followed, %d of %d steps: TACache Fit makes a better one",
-        budget, len(sigmas) - 1,
-    )  # fmt: skip
-    return instant_plan(sigmas, budget, breaks=breaks)
+    logger.info("an instant plan is followed, %s: %s", told, hint)
+    return instant
 
 
-def _is_plain(guider: Any, arguments: dict[str, Any]) -> bool:
-    """Whether nothing takes part in this sampling that the sampler does not see."""
-    options = arguments.get("model_options") or {}
-    others = [name for name, value in options.items() if value and name not in OWN_OPTIONS]
-    inside = options.get("transformer_options") or {}
-    patched = any(inside.get(name) for name in PATCHES)
-    masked = arguments.get("denoise_mask") is not None
-    steered = any(cond.get(name) is not None for cond in _conditionings(guider) for name in BESIDE)
-    plain = type(guider).__name__ in PLAIN_GUIDERS
-    return plain and not (others or patched or masked or steered)
+def _near(goal: QualityGoal, run: RunSignature, store: PlanStore | None) -> QualityChoice:
+    """Return what has a quality; without a store, what needs no knowledge of the run."""
+    if store is not None:
+        return quality_choice(goal, run, store)
+    instant = instant_for(goal, run)
+    # Its origin is not said: what takes part in this run is not known.
+    return QualityChoice(instant=instant and instant.model_copy(update={"origin": Origin()}))
+
+
+def unknown_to_plans(guider: Any, arguments: dict[str, Any]) -> str | None:
+    """Return what takes part in this sampling that no plan records, or None where nothing does."""
+    if type(guider).__name__ not in PLAIN_GUIDERS:
+        return f"the guider {type(guider).__name__}"
+    if arguments.get("denoise_mask") is not None:
+        return "a mask"
+    for name in BESIDE:
+        if any(cond.get(name) is not None for cond in _conditionings(guider)):
+            return f"{name!r} of a prompt"
+    model_options = dict(arguments.get("model_options") or {})
+    network_options = model_options.pop("transformer_options", None) or {}
+    for name, value in (*model_options.items(), *network_options.items()):
+        if name not in OWN_OPTIONS and _is_filled(value):
+            return f"the model's {name!r}"
+    return None
+
+
+def _is_filled(option: Any) -> bool:
+    """Return whether an option holds anything: ComfyUI puts empty dictionaries into every run."""
+    if isinstance(option, dict):
+        return any(_is_filled(value) for value in option.values())
+    if isinstance(option, list | tuple | set):
+        return len(option) > 0
+    return option is not None and option is not False
 
 
 def _weights(inner: Any) -> str | None:
-    """The fingerprint of the network; None where adapters are added only while a layer runs."""
+    """Return the network's fingerprint; None where adapters are added only while a layer runs."""
     network = inner.diffusion_model
     if not isinstance(network, nn.Module):
         return None
@@ -155,21 +205,21 @@ def _weights(inner: Any) -> str | None:
     return fingerprint({"diffusion_model": network})
 
 
-def check_model(host: Origin, inner: Any) -> None:
+def check_model(origin: Origin, inner: Any) -> None:
     """Refuse the numbers of another model, where both are ComfyUI's; fine-tunes are the same."""
     now = _denoiser(inner)
-    if host.kind == "comfyui" and host.denoiser not in (None, now):
-        raise HostError(f"this was measured on {host.denoiser}, the model is {now}: calibrate it")
+    if origin.kind == "comfyui" and origin.denoiser not in (None, now):
+        raise HostError(f"this was measured on {origin.denoiser}, the model is {now}: calibrate it")
 
 
 def changes(guider: Any, sigmas: list[float]) -> tuple[float, ...]:
-    """The levels at which conditioning or a ControlNet starts or ends within this run."""
-    found = {level for conds in _conditionings(guider) for level in _levels(conds)}
-    return tuple(sorted((b for b in found if break_steps(sigmas, (b,))), reverse=True))
+    """Return the levels at which conditioning or a ControlNet starts or ends within this run."""
+    levels = {level for conds in _conditionings(guider) for level in _levels(conds)}
+    return tuple(sorted((b for b in levels if break_steps(sigmas, (b,))), reverse=True))
 
 
 def inpainting(model: Any, extra_args: dict[str, Any]) -> Keep | None:
-    """Outside the mask the result is known: rebuilt steps keep it, as evaluated ones do."""
+    """Return what keeps the known result outside a mask at rebuilt steps too, if any."""
     mask = extra_args.get("denoise_mask")
     if mask is None:
         return None
@@ -195,14 +245,14 @@ def _conditionings(guider: Any) -> Iterator[dict[str, Any]]:
 
 
 def _levels(cond: dict[str, Any]) -> Iterable[float]:
-    """A part of the prompt is used from its start, the level included, to its end, likewise."""
+    """Yield the levels at which a part of the prompt, or a ControlNet, starts or ends."""
     ranges = [(cond.get("timestep_start"), cond.get("timestep_end"))]
     control = cond.get("control")
     while control is not None:
         ranges.append(control.timestep_range or (None, None))
         control = control.previous_controlnet
     for start, end in ranges:
-        if start is not None:
+        if start is not None:  # the level itself belongs to the part, at both of its ends
             yield math.nextafter(float(start), math.inf)
         if end is not None:
             yield float(end)

@@ -5,7 +5,10 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).parent
-sys.path[:0] = [str(DOCS / "_site"), str(DOCS.parent / "src")]
+sys.path[:0] = [
+    str(DOCS / "_site"),
+    *(str(DOCS.parent / part) for part in ("src", "lab/src", "models/src")),
+]
 
 project = "TACache"
 author = "The TACache developers"
@@ -16,26 +19,35 @@ release = version
 # The source is the root of the repository, so that a link is the same on the site and in the files.
 root_doc = "docs/index"
 include_patterns = [
-    "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CODE_OF_CONDUCT.md",
     "docs/**.md",
     "recipes/*.md",
     "comfyui/README.md",
     "benchmarks/results/README.md",
     "benchmarks/fullsize/README.md",
-    "training/README.md",
-    "training/video/README.md",
-    "src/tacache/models/*/README.md",
+    "models/src/tacache_models/*/README.md",
 ]
-exclude_patterns = [".*", "build", "dist", "demo", "docs/_site", "tests"]
+exclude_patterns = [".*", "build", "dist", "demo", "docs/_site", "tests", "*/tests"]
+exclude_patterns += ["docs/decisions"]  # for people who change the code: they have the files
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "commands", "docstrings", "number_cells"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "commands",
+    "docstrings",
+    "number_cells",
+    "outside",
+]
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 suppress_warnings = [
-    "myst.header"
-]  # a page may begin with a smaller heading, as a model's card does
+    "myst.header",  # a page may begin with a smaller heading, as a model's card does
+    "toc.not_included",  # the sidebar has the pages most people want; the others are linked
+]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -53,6 +65,7 @@ html_copy_source = False
 html_show_sphinx = False
 html_static_path = ["_site/static"]
 html_css_files = ["site.css"]
+html_js_files = ["messages.js"]
 templates_path = ["_site/templates"]
 html_additional_pages = {"index": "index.html"}
 html_theme_options = {

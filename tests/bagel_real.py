@@ -18,10 +18,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.bagel_stand_in import WORDS, Autoencoder, Config, Qwen2Tokenizer, add_special_tokens
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-
-from tests.bagel_stand_in import WORDS, Autoencoder, Config, Qwen2Tokenizer, add_special_tokens
 
 PATH = os.environ.get("BAGEL_PATH")
 needs_checkout = pytest.mark.skipif(not PATH, reason="BAGEL_PATH names no checkout")

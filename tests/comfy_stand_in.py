@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import uuid
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -92,6 +93,13 @@ class MaskedModel:
         return found * denoise_mask + self.latent_image * (1 - denoise_mask)
 
 
+class CONDCrossAttn:
+    """A prompt as the network gets it."""
+
+    def __init__(self, cond):
+        self.cond = cond
+
+
 class CFGGuider:
     """Guided velocities of a model."""
 
@@ -124,7 +132,8 @@ class CFGGuider:
     def _converted(self, conds):
         sampling, found = self.inner_model.model_sampling, []
         for tensor, options in conds:
-            cond = {"cross_attn": tensor, **options}
+            network = {"c_crossattn": CONDCrossAttn(tensor)}
+            cond = {"cross_attn": tensor, "model_conds": network, "uuid": uuid.uuid4(), **options}
             for name in ("start", "end"):
                 if f"{name}_percent" in options:
                     level = sampling.percent_to_sigma(options[f"{name}_percent"])
@@ -147,9 +156,16 @@ class CFGGuider:
     ):
         self.inner_model = self.model_patcher.model
         self.conds = {name: self._converted(c) for name, c in self.original_conds.items()}
-        options = {**self.model_options}
+        options = options_of_a_run(self.model_options, sigmas)
         extra_args = {"model_options": options, "seed": seed}
         return sampler.sample(self, sigmas, extra_args, callback, noise, latent_image, denoise_mask)
+
+
+def options_of_a_run(model_options, sigmas):
+    """The options of a model as ComfyUI hands them to its sampler, empty dictionaries included."""
+    hooked = {"wrappers": {}, "callbacks": {}}
+    network = {**hooked, **model_options.get("transformer_options", {}), "sample_sigmas": sigmas}
+    return {**model_options, "transformer_options": network, "to_load_options": {**hooked}}
 
 
 def prepare_noise(latent_image, seed, noise_inds=None):
@@ -212,6 +228,7 @@ def stand_in_modules(models_dir: Path) -> dict[str, ModuleType]:
         },
         "utils": {"ProgressBar": ProgressBar},
         "model_sampling": {"CONST": CONST},
+        "model_management": {"load_models_gpu": lambda models: None},
     }
     modules = {"comfy": ModuleType("comfy"), "folder_paths": _folders(models_dir)}
     for name, contents in parts.items():
@@ -260,7 +277,11 @@ class StandIn:
         ProgressBar.hook = hook
 
     def model(self, flow, sampling=CONST, net: type = ToyNet):
-        inner = SimpleNamespace(model_sampling=sampling(), diffusion_model=net())
+        inner = SimpleNamespace(
+            model_sampling=sampling(),
+            diffusion_model=net(),
+            process_latent_out=lambda latent: latent,
+        )
         inner.diffusion_model.flow = flow
         objects = {"model_sampling": inner.model_sampling}
         return SimpleNamespace(model=inner, model_options={}, get_model_object=objects.get)

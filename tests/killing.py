@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import torch
+from lab.tests.bench.test_runner import FLUX, job
 from tqdm.auto import tqdm
 
-from tacache.lab.bench import run_bench
-from tests.lab.bench.test_runner import FLUX, job
+from tacache_lab.bench import run_bench
 
 KILLS = 10
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tacache.lab.bench.records import Fidelity, Machine, Record, TunedOn
 from tacache.profile import Origin
+from tacache_lab.bench.records import Fidelity, Machine, Record, TunedOn
 
 PROMPTS = ("a red fox", "two | boats", "a <b>lamp</b>")
 STEPS = 8
@@ -30,7 +30,7 @@ def record(
         "seconds": spent / 4,
         "steps": STEPS,
         "fine": 32,
-        "host": Origin(kind="diffusers", model="some-flux", call={"height": 32}),
+        "origin": Origin(kind="diffusers", model="some-flux", call={"height": 32}),
         "machine": Machine(device="cpu: x86_64", versions={"torch": "2.4"}),
     }
     return Record(**(fields | changes))
@@ -48,7 +48,7 @@ def undone(method: str, evaluations: int, prompt: str, status: str, reason: str)
 def judged(method: str, evaluations: int | None, number: int, psnr: float, **more: Any) -> Record:
     """A record with fidelity; pictures of later prompts are a little nearer."""
     found = fidelity(psnr + number, ssim=0.9, lpips="not run: no weights")
-    taught = TunedOn(source="calibration", samples=4, prompts_sha256="cd", seconds=1.0)
+    tuned_on = TunedOn(source="calibration", samples=4, prompts_sha256="cd", seconds=1.0)
     return record(
         method,
         evaluations,
@@ -56,7 +56,7 @@ def judged(method: str, evaluations: int | None, number: int, psnr: float, **mor
         to_full=found,
         to_fine=fidelity(psnr + number - 1),
         prepare_seconds=2.5,
-        taught=taught,
+        tuned_on=tuned_on,
         **more,
     )
 

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from tacache.serving.app import make_app
-from tacache.serving.backend import LocalBackend
-from tacache.serving.loading import settle
-from tacache.serving.worker import Worker
 from tests.serving.support import CALL, GENERATIONS, Client, drawn, same_picture, served, until
 from tests.tiny import PIPELINES
+
+from tacache.serving.app import make_app
+from tacache.serving.model_source import settle
+from tacache.serving.worker import Worker
 
 CLIENTS = 12
 PROMPTS = ("a fox", "two birds on a fence", "a lamp", "a very long road to the sea")
@@ -115,7 +114,7 @@ def main() -> None:
     worker = Worker(pipe, CALL, max_rows=8)
     worker.warm_up()
     settle()
-    with served(make_app(LocalBackend(worker), "tiny")) as client:
+    with served(make_app(worker, "tiny")) as client:
         soak = Soak(pipe, worker, client, time.monotonic() + 60 * minutes)
         threads = [threading.Thread(target=soak.ask, args=(i,)) for i in range(CLIENTS)]
         for thread in threads:
@@ -124,7 +123,9 @@ def main() -> None:
         for thread in threads:
             thread.join()
         until(lambda: client.metric("evaluations_queued") == 0)
-        print(f"waves {client.metric('waves'):.0f}, rows {client.metric('rows'):.0f}", flush=True)
+        print(
+            f"batches {client.metric('batches'):.0f}, rows {client.metric('rows'):.0f}", flush=True
+        )
     sys.exit(judged(seen, soak.counts))
 
 

@@ -5,15 +5,14 @@ import math
 
 import torch
 from hypothesis import strategies as st
+from tests.flows import GaussianMixtureFlow, RotatingFlow
 from torch import Tensor
 
-from tacache import Plan, Profile, time_grid
-from tests.flows import GaussianMixtureFlow, RotatingFlow
+from tacache import Certificate, Plan, Profile, instant_plan, time_grid
 
 SHAPE = (2, 3)
 PROFILE_RULES = ("tasu", "magnitude", "direction", "reuse")
-FITTED_KINDS = ("fitted", "carried")  # of past velocities, or of one memory of them
-RULES = (*PROFILE_RULES, *FITTED_KINDS)
+RULES = (*PROFILE_RULES, "fitted")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -56,12 +55,19 @@ def profile_from(magnitude: list[float], direction: list[float], shift: float = 
 def plan_with(rule: str, profile: Profile, anchors: tuple[int, ...]) -> Plan:
     """A plan of any rule on these anchors; a fitted one extrapolates a little."""
     fields = {"times": profile.times, "anchors": anchors}
-    if rule in FITTED_KINDS:
-        carried = rule == "carried"
-        rows = [(1.0,), (1.25, -0.25), *[(1.5, -0.75, -0.5 if carried else 0.25)] * len(anchors)]
-        fields |= {"weights": tuple(rows[: len(anchors)]), "memory": "carried" if carried else None}
-        return Plan(rule="fitted", **fields)
+    if rule == "fitted":
+        rows = [(1.0,), (1.25, -0.25), *[(1.5, -0.75, -0.5)] * len(anchors)]
+        return Plan(rule=rule, **fields, weights=tuple(rows[: len(anchors)]))
     return Plan(rule=rule, **fields, magnitude=profile.magnitude, direction=profile.direction)
+
+
+def certified(evaluations: int, *, steps: int = 20, **figures: float) -> Plan:
+    """A fitted plan with these figures in its certificate; with `equivalent_steps` for the flow."""
+    near = {"flow_drift": 0.01} if "equivalent_steps" in figures else {}
+    known = {"held_out": 2, "drift": 0.01, "fit_drift": 0.01, "evaluations_spent": 9, "date": "x"}
+    plan = instant_plan(time_grid(steps, shift=3.0), evaluations)
+    changed = {"rule": "fitted", "certificate": Certificate(**known, **near, **figures)}
+    return plan.model_copy(update=changed)
 
 
 def euler_steps(velocity, x: Tensor, times: tuple[float, ...]) -> tuple[Tensor, Tensor]:
@@ -103,7 +109,7 @@ def fitted(**changes):
 
 def carried(**changes):
     fields = {"anchors": (0, 1, 2), "weights": ((1.0,), (1.5, -0.5), (1.8, -1.2, -0.25))}
-    return fitted(**{"memory": "carried", **fields, **changes})
+    return fitted(**{**fields, **changes})
 
 
 def tasu(**changes):

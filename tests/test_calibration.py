@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from support import SHAPE, euler_run, mixture, noise_of, rotating
+from tests.flows import GaussianFlow
+from tests.support import SHAPE, euler_run, mixture, noise_of, rotating
 
 from tacache import (
     HostError,
@@ -18,13 +19,12 @@ from tacache import (
     time_grid,
 )
 from tacache.calibration import measure
-from tests.flows import GaussianFlow
 
 STATISTICS = ("magnitude", "magnitude_std", "direction", "direction_std")
 
 
 def assert_close(a, b, rel):
-    assert (a.times, a.samples, a.host) == (b.times, b.samples, b.host)
+    assert (a.times, a.samples, a.origin) == (b.times, b.samples, b.origin)
     for name in STATISTICS:
         assert getattr(a, name) == pytest.approx(getattr(b, name), rel=rel, abs=rel)
 
@@ -70,7 +70,7 @@ def test_indicators_are_means_over_the_full_step_run(flow):
 
 def test_the_host_is_described():
     made = calibrate(mixture(), noise_of(1, dtype=torch.bfloat16), time_grid(3))
-    assert (made.host.kind, made.host.latent_shape, made.host.dtype) == (
+    assert (made.origin.kind, made.origin.latent_shape, made.origin.dtype) == (
         "function",
         SHAPE,
         "bfloat16",

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support import DTYPES, RULES, euler_run, mixture, noise_of, plan_with
+from tests.support import DTYPES, RULES, euler_run, mixture, noise_of, plan_with
 
 from tacache import Plan, Stepper, calibrate, sample, time_grid
 
@@ -20,11 +20,6 @@ def no_waiting():
     torch.cuda.set_sync_debug_mode("error")
     yield
     torch.cuda.set_sync_debug_mode(before)
-
-
-def test_the_guard_catches_waiting(no_waiting):
-    with pytest.raises(RuntimeError, match="synchroniz"):
-        torch.ones(3, device="cuda").sum().item()
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -71,7 +66,7 @@ def test_calibration_on_the_device_is_the_processors():
 def test_stepping_holds_at_most_four_latents_beyond_what_it_keeps(rule, dtype, profile):
     plan, shape = plan_with(rule, profile, ANCHORS), (16, 64, 64)
     velocities = [noise_of(1, shape, dtype, n, device="cuda") for n in range(plan.steps)]
-    stepper, kept = Stepper(plan), {"fitted": 3, "carried": 1}.get(rule, 2)
+    stepper, kept = Stepper(plan), {"fitted": 1}.get(rule, 2)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -1,12 +1,11 @@
-"""benchmarks/demo.py: a demo's strip and record for the documentation, and tables from it."""
+"""benchmarks/demo.py and demo_means.py: figures of the demo for its page and for the pages."""
 
 import json
 import sys
 
 import pytest
-
 from benchmarks import demo as command
-from tacache.errors import TACacheError
+from benchmarks import demo_means
 from tests.demo_support import budget, demo_of
 
 MARKERS = "before\n<!-- tacache demo: m{} -->\nold\n<!-- end -->\nafter\n"
@@ -19,6 +18,7 @@ def folder(tmp_path):
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "demo.json").write_text(made.model_dump_json())
     (tmp_path / "made" / "strip.png").write_bytes(b"picture")
+    (tmp_path / "made" / "film.webp").write_bytes(b"film")
     return tmp_path / "made"
 
 
@@ -34,6 +34,7 @@ def test_strip_record_and_table_go_into_the_documentation(folder, tmp_path, monk
     assert capsys.readouterr().out == "page.md has new tables\n"
     assert json.loads((figures / "demo-m.json").read_text())["model"] == "m"
     assert (figures / "demo-m.png").read_bytes() == b"picture"
+    assert (figures / "demo-m.webp").read_bytes() == b"film"
     text = page.read_text()
     assert text.startswith("before\n<!-- tacache demo: m -->\n\n| ")
     assert text.endswith("\n<!-- end -->\nafter\n")
@@ -44,11 +45,13 @@ def test_strip_record_and_table_go_into_the_documentation(folder, tmp_path, monk
     assert capsys.readouterr().out == ""
 
 
-def test_a_short_table_is_asked_for_by_its_marker(folder, tmp_path):
-    (folder / "demo.json").rename(tmp_path / "demo-m.json")
-    assert command.fill(MARKERS.format(" short"), tmp_path).count("| ours, fitted |") == 2
-
-
-def test_a_table_without_its_record_is_refused(tmp_path):
-    with pytest.raises(TACacheError, match=r"demo-m\.json is missing"):
-        command.fill(MARKERS.format(""), tmp_path)
+def test_figures_over_24_prompts_are_those_of_the_records():
+    text = demo_means.TARGET.read_text(encoding="utf-8")
+    assert text == demo_means.text()
+    known = json.loads(text)
+    rows = {(run["model"], run["steps"]): run["plans"] for run in known["runs"]}
+    assert {row["prompts"] for plans in rows.values() for row in plans} == {24}
+    (fitted,) = (
+        row for row in rows["tiny-flux", 50] if (row["rule"], row["evaluations"]) == ("fitted", 13)
+    )
+    assert (fitted["psnr"], fitted["p5"]) == (39.96, 26.64)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import PROFILE_RULES, mixture, noise_of, plan_with, rotating
+from tests.support import PROFILE_RULES, mixture, noise_of, plan_with, rotating
 
 from tacache import (
     HostError,
@@ -21,7 +21,7 @@ from tacache import (
 )
 from tacache.diagnostics import Bound, Diagnostics, damp
 from tacache.moving import replan
-from tacache.rules import advance
+from tacache.tasu import advance
 
 ANCHORS = (0, 1, 4, 5, 8, 13, 19)
 CACHED = tuple(n for n in range(20) if n not in ANCHORS)
@@ -125,6 +125,7 @@ def test_the_bound_is_eq_16_against_the_oracle_of_eq_14(flow, plan):
         assert bound.excess == pytest.approx((error - np.sqrt(squares)).max(), rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", PROFILE_RULES)
 @pytest.mark.parametrize("shape", [(2,), (2, 3), (16,)])
 @pytest.mark.parametrize("budget", [4, 7, 12])
@@ -147,6 +148,7 @@ def test_the_bound_holds_for_coarse_latents(dtype, flow, plan):
     assert max(bound.excess for bound in found.bounds) <= 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("growth", [0.0, -0.4])
 @pytest.mark.parametrize("rate", [0.3, 0.7, 1.0, 1.5, 2.0])
 def test_history_aligns_exactly_on_a_rotating_flow(rate, growth):

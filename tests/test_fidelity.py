@@ -6,8 +6,8 @@ import torch
 from torch.nn.functional import pad
 
 from tacache.errors import HostError
-from tacache.fidelity import CAP, capped
-from tacache.lab.metrics import frame_changes, per_frame, psnr, ssim
+from tacache.fidelity import CAP, capped, spectral_distance
+from tacache_lab.picture_metrics import frame_changes, per_frame, psnr, ssim
 
 
 def test_psnr_of_a_known_error():
@@ -34,6 +34,7 @@ def test_pictures_of_other_shapes_do_not_compare(metric):
         metric(torch.zeros(1, 3, 4, 4), torch.zeros(1, 3, 4, 5))
 
 
+@pytest.mark.slow
 def test_ssim_of_even_pictures_is_what_their_means_give():
     reference = torch.full((2, 3, 16, 16), 0.5)
     image = torch.stack([torch.full((3, 16, 16), 0.5), torch.full((3, 16, 16), 0.25)])
@@ -138,3 +139,27 @@ def test_one_equal_frame_is_not_an_equal_clip():
     found = float(per_frame(psnr, clip, other))
     assert found == pytest.approx((100.0 + sum(apart)) / 4, rel=1e-5)
     assert math.isinf(float(per_frame(psnr, clip, clip)))
+
+
+def test_sound_that_is_ten_times_as_loud_is_twenty_decibels_away():
+    sound = torch.randn(2, 1, 5000, generator=torch.Generator().manual_seed(0))
+    louder = torch.stack([sound[0], 10 * sound[1]])
+    assert spectral_distance(sound, louder).tolist() == pytest.approx([0.0, 20.0], abs=1e-3)
+
+
+def test_a_tone_at_another_pitch_is_far_and_one_with_another_phase_is_near():
+    time = torch.arange(8192) / 8192
+    tone, moved, higher = (
+        torch.sin(2 * math.pi * pitch * time + phase)[None]
+        for pitch, phase in ((440, 0.0), (440, 1.0), (660, 0.0))
+    )
+    near, far = (float(spectral_distance(tone, other)) for other in (moved, higher))
+    assert near < 3 < 10 < far
+
+
+def test_what_is_silent_beside_the_loudest_part_makes_no_distance():
+    sound = torch.zeros(1, 4096)
+    sound[:, :1024] = torch.randn(1, 1024, generator=torch.Generator().manual_seed(0))
+    hum = sound + 1e-9 * torch.randn(1, 4096, generator=torch.Generator().manual_seed(1))
+    assert float(spectral_distance(sound, hum)) < 1e-3
+    assert float(spectral_distance(torch.zeros(1, 64), torch.zeros(1, 64))) == 0

@@ -3,11 +3,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import mixture, noise_of, rotating
+from tests.flows import GaussianFlow, GaussianMixtureFlow, picture_flow
+from tests.support import mixture, noise_of, rotating
 
 from tacache import Plan, calibrate, make_plan, sample, time_grid
-from tacache.decomposition import indicators, relative_distance
-from tests.flows import GaussianFlow, GaussianMixtureFlow, picture_flow
+from tacache.tasu import indicators, relative_distance
 
 
 @pytest.mark.parametrize("t", [0.05, 0.3, 0.5, 0.9, 1.0])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacache import TACacheError, time_grid
-from tacache.grid import as_times, break_steps, interpolate, same_grid, step_lengths
+from tacache.grid import as_times, break_steps, budget_for, interpolate, same_grid, step_lengths
 
 
 def test_the_plain_grid_by_hand():
@@ -89,3 +89,11 @@ def test_grids_are_the_same_but_for_rounding():
     assert same_grid(grid, [t + 5e-5 for t in grid])
     assert not same_grid(grid, time_grid(8, shift=3.1))
     assert not same_grid(grid, grid[:-1])
+
+
+@pytest.mark.parametrize(
+    ("steps", "speedup", "evaluations"),
+    [(50, 4, 13), (50, 3, 17), (50, 5, 10), (28, 4, 7), (50, 1, 50), (10, 100, 1)],
+)
+def test_a_speedup_is_the_nearest_number_of_evaluations(steps, speedup, evaluations):
+    assert budget_for(steps, speedup) == evaluations

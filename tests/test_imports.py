@@ -1,6 +1,7 @@
 """What importing loads, and which way imports point (docs/reference/architecture.md)."""
 
 import ast
+import importlib.machinery
 import subprocess
 import sys
 import threading
@@ -14,22 +15,22 @@ import pytest
 import tacache
 
 SOURCE = Path(tacache.__file__).parent
+ROOT = Path(__file__).parent.parent
 HEAVY = ["diffusers", "transformers", "typer", "rich", "matplotlib", "plotly", "lpips", "click"]
 
 # From the bottom up: a module imports from its own layer and from those before it. A name stands
 # for a module, or for a folder with all that is in it but what is named elsewhere.
 LAYERS = {
-    "ground": {"errors", "grid", "velocity", "decomposition", "fidelity", "prompts", "work",
-               "storage"},
-    "core": {"certificate", "instant", "profile", "schedule", "rules", "plan", "moving", "stepper",
+    "ground": {"errors", "extensions", "grid", "velocity", "tasu", "fidelity", "prompts",
+               "work", "storage"},
+    "core": {"instant", "profile", "ssc", "plan", "moving", "stepper",
              "calibration", "diagnostics", "plots", "storage.finished", "storage.frontier",
-             "storage.agreement", "storage.hub", "storage.store"},
+             "storage.signature", "storage.hub", "storage.store"},
     "fitting": {"fitting"},
-    "host": {"host"},
+    "verbs": {"hosts"},
     "hosts": {"kdiffusion", "diffusers", "bagel", "models"},
     "package": {""},
     "serving": {"serving"},
-    "lab": {"lab"},
     "studio": {"studio"},
     "commands": {"cli", "__main__"},
 }  # fmt: skip
@@ -68,18 +69,20 @@ def loaded_by(module):
 
 def named(nodes: Iterable[ast.AST]) -> set[str]:
     """The modules of the package that the import statements among these nodes name."""
-    found = set()
+    modules = {n.removeprefix("tacache").lstrip(".") for n in names_imported(nodes) if is_ours(n)}
+    return {m if m in MODULES else m.rpartition(".")[0] for m in modules}
+
+
+def names_imported(nodes: Iterable[ast.AST]) -> set[str]:
+    """The dotted names that the import statements among these nodes bring in."""
+    names = set()
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [n if n.removeprefix("tacache.") in MODULES else node.module for n in names]
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        found |= {n.removeprefix("tacache").lstrip(".") for n in names if is_ours(n)}
-    return found
+            names |= {alias.name for alias in node.names}
+    return names
 
 
 def is_ours(name):
@@ -117,7 +120,7 @@ def test_importing_does_not_load(loaded, name):
     assert not [module for module in loaded if module.split(".")[0] == name]
 
 
-@pytest.mark.parametrize("name", ["cli", "lab", "diffusers", "bagel"])
+@pytest.mark.parametrize("name", ["cli", "diffusers", "bagel", "serving", "studio"])
 def test_importing_does_not_load_our_own(loaded, name):
     assert not [module for module in loaded if module.startswith(f"tacache.{name}")]
 
@@ -133,9 +136,23 @@ def test_imports_point_one_way(module):
     assert not wrong
 
 
-@pytest.mark.parametrize("module", sorted(m for m in MODULES if m.split(".")[0] != "lab"))
-def test_the_library_loads_the_lab_only_in_a_command_that_is_called(module):
-    assert not [name for name in loaded_by(module) if name.split(".")[0] == "lab"]
+@pytest.mark.parametrize("path", FILES, ids=lambda path: module_of(path))
+def test_the_library_never_imports_the_lab_or_the_models(path):
+    roots = {name.split(".")[0] for name in names_imported(ast.walk(ast.parse(path.read_text())))}
+    assert not roots & {"tacache_lab", "tacache_models"}
+
+
+def test_the_models_import_one_module_of_the_library_and_no_lab():
+    tree = ast.parse((ROOT / "models/src/tacache_models/__init__.py").read_text())
+    ours = {name for name in names_imported(ast.walk(tree)) if name.startswith("tacache")}
+    assert ours == {"tacache.models.Embedded"}
+
+
+def test_no_folder_of_ours_is_taken_for_a_package_of_others(pytestconfig):
+    """A folder `tests/diffusers` on the path is `diffusers` to an environment without it."""
+    paths = [str(ROOT / path) for path in pytestconfig.getini("pythonpath")]
+    for name in ("diffusers", "transformers", "torch", "ray", "gradio"):
+        assert importlib.machinery.PathFinder.find_spec(name, paths) is None
 
 
 def test_no_modules_load_each_other():
@@ -154,9 +171,10 @@ def test_a_circle_would_be_found():
 
 
 def test_a_wrong_import_would_be_found():
-    assert rank_of("lab.bench.runner") > rank_of("fitting.search") > rank_of("plan")
+    assert rank_of("cli.fit_command") > rank_of("fitting.search") > rank_of("plan")
     assert rank_of("storage.hub") > rank_of("storage.files")
-    assert "lab.bench.runner" in imported("cli.bench") - loaded_by("cli.bench")
+    late = imported("cli.model_kinds") - loaded_by("cli.model_kinds")
+    assert "diffusers.pipeline_loading" in late
 
 
 def test_public_names_are_those_that_are_there():
@@ -166,36 +184,12 @@ def test_public_names_are_those_that_are_there():
         assert name in tacache.__all__
 
 
+@pytest.mark.slow
 def test_without_diffusers_the_error_names_the_extra():
     code = "import sys; sys.modules['diffusers'] = None; import tacache.diffusers"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode != 0
     assert "pip install 'tacache[diffusers]'" in result.stderr
-
-
-WALK = 15  # modules above the ground that are a fit's own, on a pipeline
-
-
-@pytest.mark.slow
-def test_a_fit_on_a_pipeline_passes_few_modules():
-    """What a fit passes of its own: not what holds any call open or follows any plan."""
-    from tacache.diffusers import applied, drive, fit_plan
-    from tests.tiny import PIPELINES
-
-    flux = PIPELINES["flux"]
-    call = {name: value for name, value in flux.call().items() if name != "prompt"}
-    call |= {"num_inference_steps": 8}
-    pipe, prompts = flux.build(), ["a fox", "two birds", "a bridge", "a bowl"]
-    with walked() as passed:
-        plan = fit_plan(pipe, prompts, evaluations=4, **call)
-    with walked() as beneath:
-        with drive(pipe, prompt="a fox", **call) as run:
-            run.evaluate(run.noise, 1)
-        with applied(pipe, plan):
-            pipe(prompt="a fox", **call)
-    assert {"diffusers.pipeline", "host.fitting", "fitting", "fitting.weights"} <= passed - beneath
-    own = sorted(module for module in passed - beneath if rank_of(module) > RANK["errors"])
-    assert len(own) <= WALK, ", ".join(own)
 
 
 @contextmanager

@@ -1,10 +1,13 @@
 """Plans at once: anchors by the grid alone, exact where velocities change linearly in time."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import euler_run, mixture, noise_of
+from tests.support import euler_run, mixture, noise_of
 
 from tacache import (
     Plan,
@@ -16,7 +19,15 @@ from tacache import (
     time_grid,
 )
 from tacache.grid import break_steps
-from tacache.instant import spread_anchors
+from tacache.instant import (
+    CLIP_LIKE_STEPS,
+    DEFAULT_EVALUATIONS,
+    LIKE_STEPS,
+    default_evaluations,
+    like_evaluations,
+    line_share,
+    spread_anchors,
+)
 from tacache.moving import from_step, replan, until_step, with_breaks
 
 
@@ -41,11 +52,133 @@ def test_every_new_part_starts_with_an_anchor_and_no_history(steps, data):
     assert all(plan.weights[plan.anchors.index(n)] == (1.0,) for n in parts)
 
 
-def test_anchors_are_a_little_denser_at_both_ends():
+@given(st.integers(4, 60), st.data())
+def test_towards_the_flow_each_part_has_a_node_at_the_first_level_of_the_run(steps, data):
+    times = time_grid(steps, shift=3.0)
+    levels = data.draw(st.lists(st.floats(0.05, 0.95), min_size=1, max_size=3, unique=True))
+    breaks = tuple(sorted(levels, reverse=True))
+    parts = break_steps(times, breaks)
+    evaluations = data.draw(st.integers(1 + len(parts), steps))
+    plan = instant_plan(times, evaluations, breaks=breaks, target="flow")
+    assert {times[n] for n in parts} <= set(plan.times)
+    assert len(plan.break_steps) >= len(parts)
+
+
+def test_anchors_are_denser_at_both_ends():
     intervals = instant_plan(time_grid(50), 13).intervals
     assert intervals[0] < max(intervals) > intervals[-1]
     assert max(intervals) <= 5
     assert spread_anchors(50, 50) == tuple(range(50))
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "anchors"),
+    [
+        (4, (0, 1, 3, 6)),
+        (5, (0, 1, 2, 4, 6)),
+        (6, (0, 1, 2, 3, 5, 7)),
+        (7, (0, 1, 2, 3, 4, 5, 7)),
+    ],
+)
+def test_runs_of_eight_steps_reuse_where_it_costs_least(evaluations, anchors):
+    plan = instant_plan(time_grid(8, shift=3.0), evaluations)
+    assert plan.anchors == anchors
+    assert set(plan.weights) == {(1.0,)}
+
+
+@given(st.integers(9, 100), st.data())
+def test_where_few_steps_are_skipped_the_first_are_not_among_them(steps, data):
+    skipped = data.draw(st.integers(1, max(1, steps // 7)))
+    anchors = spread_anchors(steps, steps - skipped)
+    assert anchors[: steps // 7] == tuple(range(steps // 7))
+
+
+def test_straight_lines_are_followed_where_velocities_lie_close_together():
+    assert [line_share(8, k) for k in (2, 7)] == [0, 0]
+    assert [line_share(16, k) for k in (11, 12)] == [0, 1]
+    assert [line_share(50, k) for k in (7, 8, 9, 10, 49)] == [0, 0.5, 0.5, 1, 1]
+
+
+@given(st.integers(1, 1000))
+def test_the_default_evaluates_no_more_than_all_steps_and_about_as_much_of_longer_runs(steps):
+    assert 1 <= default_evaluations(steps) <= steps
+    assert default_evaluations(steps) <= default_evaluations(steps + 1) + 1  # as was measured
+    assert default_evaluations(28) == DEFAULT_EVALUATIONS[28]
+
+
+def test_the_default_budgets_follow_from_the_records():
+    root = Path(__file__).parent.parent / "benchmarks"
+    study = runpy.run_path(str(root / "instant.py"))
+    rows = list(study["table"](root / "results" / "instant.jsonl.gz"))
+    assert "tiny-flux-turbo, 8 steps: 6" in rows
+    for steps in DEFAULT_EVALUATIONS.keys() - {5, 8}:
+        assert f"tiny-flux, {steps} steps: {DEFAULT_EVALUATIONS[steps]}" in rows
+    for steps in (4, 6):  # where nothing less keeps 35 dB
+        assert f"tiny-flux, {steps} steps: {default_evaluations(steps)}" in rows
+
+
+def test_evaluations_that_equal_euler_steps_follow_from_the_records():
+    root = Path(__file__).parent.parent / "benchmarks"
+    study = runpy.run_path(str(root / "instant.py"))
+    results = root / "results"
+    tables = {"tiny-flux": LIKE_STEPS, "tiny-wan": CLIP_LIKE_STEPS}
+    assert study["EULER"].keys() == tables.keys()
+    for model, table in tables.items():
+        euler = results / study["EULER"][model]
+        assert dict(study["like_steps"](results / "instant.jsonl.gz", euler, model)) == table
+    assert [like_evaluations(steps) for steps in (1, 28, 29, 50, 100, 101)] == [
+        8, 13, 14, 17, 23, None,
+    ]  # fmt: skip
+    assert [like_evaluations(steps, clip=True) for steps in (1, 28, 40, 41)] == [9, 18, 25, None]
+
+
+# --- to the flow
+
+
+@given(st.integers(2, 60), st.floats(0.5, 8.0), st.data())
+def test_a_plan_for_the_flow_evaluates_steps_of_its_own(steps, shift, data):
+    times = tuple(time_grid(steps, shift=shift))
+    plan = instant_plan(times, data.draw(st.integers(1, steps)), target="flow")
+    assert (plan.grid, plan.steps) == (times, plan.evaluations)
+    assert (plan.times[0], plan.times[-1]) == (times[0], times[-1])
+    assert plan.speedup == steps / plan.evaluations
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_velocities_that_change_linearly_in_time_are_integrated_exactly():
+    """But for the first step, which is Euler's."""
+    slope, x = noise_of(3, seed=4), noise_of(3)
+    plan = instant_plan(time_grid(50, shift=2.0), 9, target="flow")
+    first = plan.times[0] - plan.times[1]
+    end = sample(lambda x, t: slope * t + 1, x, plan)
+    torch.testing.assert_close(end, x - slope / 2 - 1 - slope * first**2 / 2, rtol=0, atol=1e-12)
+
+
+def test_free_nodes_are_nearer_to_the_flow_than_as_many_steps_and_than_the_run():
+    flow, times, x = mixture(), time_grid(50, shift=3.0), noise_of(16, seed=5)
+    truth = euler_run(flow, x, time_grid(3000, shift=3.0))
+    errors = [
+        float((end - truth).norm())
+        for end in (
+            sample(flow, x, instant_plan(times, 17, target="flow")),
+            euler_run(flow, x, time_grid(17, shift=3.0)),
+        )
+    ]
+    assert errors[0] < errors[1] / 2
+
+
+def test_a_plan_for_the_flow_moves_to_another_grid_and_to_parts_of_it():
+    times, other = time_grid(50, shift=3.0), tuple(time_grid(28, shift=1.0))
+    plan = instant_plan(times, 10, target="flow")
+    assert replan(plan, other) == instant_plan(other, 10, target="flow")
+    assert from_step(plan, 25) == instant_plan(times[25:], 5, target="flow")
+    assert until_step(plan, 25).times[-1] == times[25]
+    parted = with_breaks(plan, (times[20],))
+    assert len(parted.break_steps) == 1
+    assert parted.weights[parted.break_steps[0]] == (1.0,)
+
+
+# --- refused
 
 
 @pytest.mark.parametrize("evaluations", [0, 21])
@@ -61,7 +194,7 @@ def test_velocities_that_change_linearly_in_time_are_met_on_the_grid():
     def velocity(x, t):
         return slope * t + 1
 
-    plan = instant_plan(times, 6)
+    plan = instant_plan(times, 12)
     first = plan.anchors[1]
     missed = sum((times[0] - times[j]) * (times[j] - times[j + 1]) for j in range(first))
     x = noise_of(3)
@@ -86,7 +219,7 @@ def test_it_is_far_better_than_reuse_and_needs_no_profile():
 def test_it_moves_to_another_grid_by_itself():
     plan = instant_plan(time_grid(50, shift=3.0), 13, breaks=(0.5,))
     other = time_grid(28, shift=1.0)
-    assert replan(plan, other) == instant_plan(other, 7, breaks=(0.5,))
+    assert replan(plan, other) == instant_plan(other, 13, breaks=(0.5,))
     assert replan(plan, time_grid(1)).evaluations == 1
 
 
@@ -102,3 +235,22 @@ def test_stretches_and_breaks_are_extrapolated_anew():
     early = until_step(plan, 11)
     assert early.steps == 11
     assert Plan.model_validate(early.model_dump()) == early
+
+
+def test_further_latents_have_straight_lines_on_their_own_grids():
+    times, sound = time_grid(20, shift=12.0), time_grid(20, shift=3.0)
+    plan = instant_plan(times, 12, breaks=(0.9,), latents={"audio": sound})
+    alone = instant_plan(times, 12, breaks=(0.9,))
+    assert plan.of_latent() == alone
+    audio = plan.of_latent("audio")
+    assert audio.break_steps == plan.break_steps
+    assert audio == instant_plan(sound, 12, breaks=audio.breaks)
+    assert audio.weights != alone.weights
+
+
+def test_a_joint_model_has_no_plan_for_the_flow():
+    times = time_grid(20)
+    with pytest.raises(PlanError, match="audio"):
+        instant_plan(times, 12, target="flow", latents={"audio": times})
+    with pytest.raises(PlanError, match="fewer"):
+        instant_plan(times, 12, latents={"audio": time_grid(5)})

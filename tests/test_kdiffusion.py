@@ -7,8 +7,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support import RULES, euler_run, mixture, noise_of, plan_with
 
-from tacache import HostError, Plan, PlanError, TACacheError, make_plan, sample, time_grid
+from tacache import (
+    HostError,
+    Plan,
+    PlanError,
+    TACacheError,
+    instant_plan,
+    make_plan,
+    sample,
+    time_grid,
+)
 from tacache.calibration import calibrate as calibrate_function
 from tacache.kdiffusion import (
     calibrate,
@@ -21,8 +31,7 @@ from tacache.kdiffusion import (
     with_parts,
 )
 from tacache.profile import Origin
-from tacache.schedule import MAX_SKIP
-from tests.support import RULES, euler_run, mixture, noise_of, plan_with
+from tacache.ssc import MAX_SKIP
 
 SHAPE = (4, 3, 3)
 STEPS = 20
@@ -121,19 +130,13 @@ def test_every_step_calls_back_with_what_it_steps_by(rule, profile):
     assert torch.allclose(seen[-1]["denoised"], found, atol=1e-6)  # the last step goes to 0
 
 
+@pytest.mark.slow
 def test_at_anchors_the_callback_gets_the_models_own_answer(fitted_plan):
     seen, model, sigmas = [], Model(), sigmas_of()
     sample_tacache(model, noise_of(2, SHAPE), sigmas, callback=seen.append, plan=fitted_plan)
     for n in fitted_plan.anchors:
         denoised = Model()(seen[n]["x"], sigmas[n] * torch.ones(2, dtype=torch.float64))
         assert torch.equal(seen[n]["denoised"], denoised)
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_the_callback_changes_nothing(rule, profile):
-    plan, x = plan_with(rule, profile, (0, 1, 5, 12)), noise_of(2, SHAPE)
-    watched = sample_tacache(Model(), x, sigmas_of(), callback=lambda _: None, plan=plan)
-    assert torch.equal(watched, sample_tacache(Model(), x, sigmas_of(), plan=plan))
 
 
 @pytest.mark.parametrize("where", [0, 7, 19])
@@ -152,15 +155,6 @@ def test_what_the_callback_raises_ends_the_run(where, profile):
         )
     assert len(model.calls) == sum(n <= where for n in plan.anchors)
     sample_tacache(model, noise_of(1, SHAPE), sigmas_of(), disable=False, plan=plan)
-
-
-def test_a_bar_is_shown_where_it_is_not_disabled(profile, capfd):
-    plan = make_plan(profile, evaluations=7)
-    for disable in (True, None):  # None: on a terminal only
-        sample_tacache(Model(), noise_of(1, SHAPE), sigmas_of(), disable=disable, plan=plan)
-        assert capfd.readouterr().err == ""
-    sample_tacache(Model(), noise_of(1, SHAPE), sigmas_of(), disable=False, plan=plan)
-    assert "sampling" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("sigmas", [torch.zeros(0), torch.ones(1)])
@@ -192,6 +186,7 @@ def test_a_model_that_answers_in_another_shape_is_refused(profile):
 # Other sigmas
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2, 10, 28])
 @pytest.mark.parametrize("start", [1.0, 0.6])
 def test_a_plan_of_rates_runs_on_any_sigmas(steps, start, profile):
@@ -231,6 +226,7 @@ def test_two_halves_follow_one_another(profile):
     assert (found - full).norm() < 0.1 * full.norm()
 
 
+@pytest.mark.slow
 def test_a_fitted_plan_takes_another_shift_with_a_warning(fitted_plan, caplog):
     with caplog.at_level(logging.WARNING, logger="tacache.kdiffusion"):
         moved = plan_for_sigmas(fitted_plan, time_grid(STEPS, 2.5))
@@ -238,10 +234,39 @@ def test_a_fitted_plan_takes_another_shift_with_a_warning(fitted_plan, caplog):
     assert "another shift" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigmas", [time_grid(28, 3.0), [0.6 * t for t in time_grid(STEPS, 3.0)]])
 def test_a_fitted_plan_refuses_what_it_was_not_fitted_for(sigmas, fitted_plan):
     with pytest.raises(HostError, match="fit one for these sigmas"):
         plan_for_sigmas(fitted_plan, sigmas)
+
+
+@pytest.fixture(scope="module")
+def flow_plan():
+    x = noise_of(8, SHAPE, seed=5)
+    sigmas = sigmas_of(dtype=torch.float64)
+    return fit_plan(Model(), x, sigmas, evaluations=5, target="flow", max_evaluations=1200)
+
+
+@pytest.mark.parametrize("steps", [STEPS, 9])
+def test_a_plan_for_the_flow_runs_at_its_own_times_whatever_the_sigmas(steps, flow_plan):
+    model, x, seen = Model(), noise_of(2, SHAPE), []
+    found = sample_tacache(
+        model, x, sigmas_of(steps, dtype=torch.float64), plan=flow_plan, callback=seen.append
+    )
+    assert [t for t, _ in model.calls] == list(flow_plan.times[:-1])
+    assert [one["i"] for one in seen] == [*range(5)]
+    torch.testing.assert_close(found, sample(mixture(SHAPE), x, flow_plan))
+
+
+def test_a_stretch_of_the_sigmas_has_its_share_of_a_plan_for_the_flow(flow_plan):
+    sigmas = sigmas_of(dtype=torch.float64)
+    later = plan_for_sigmas(flow_plan, sigmas[8:].tolist())
+    assert later == instant_plan(sigmas[8:].tolist(), 3, target="flow").model_copy(
+        update={"origin": flow_plan.origin}
+    )
+    with pytest.raises(HostError, match="times of its own"):
+        plan_for_sigmas(flow_plan, [0.9, 0.4, 0.0])
 
 
 def test_a_profile_gives_the_evaluations_asked_for_on_any_sigmas(profile):
@@ -250,10 +275,11 @@ def test_a_profile_gives_the_evaluations_asked_for_on_any_sigmas(profile):
         assert (plan.steps, plan.evaluations) == (steps, 7)
     assert plan_from_profile(profile, time_grid(5), 7).evaluations == 5
     assert plan_from_profile(profile, [0.4, 0.0], 7).evaluations == 1
-    with pytest.raises(PlanError, match="1 evaluations are impossible"):
+    with pytest.raises(PlanError, match="1 evaluation cannot be made"):
         plan_from_profile(profile, time_grid(50), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "evaluations"), [(50, 2), (50, 5), (200, 13), (1000, 13)])
 def test_a_budget_that_needs_longer_intervals_than_the_papers_is_met(profile, steps, evaluations):
     plan = plan_from_profile(profile, time_grid(steps, 3.0), evaluations)
@@ -268,12 +294,13 @@ def test_a_budget_that_the_papers_intervals_meet_keeps_them(profile):
     assert plan_from_profile(profile, time_grid(50, 3.0), 13).max_skip == MAX_SKIP
 
 
+@pytest.mark.slow
 def test_parts_count_where_a_budget_needs_longer_intervals(profile):
     level = 0.5
     plan = plan_from_profile(profile, time_grid(200, 3.0), 9, [level])
     assert plan.evaluations == 9
     assert plan.break_steps
-    with pytest.raises(PlanError, match="3 evaluations are impossible"):
+    with pytest.raises(PlanError, match="3 evaluations cannot be made"):
         plan_from_profile(profile, time_grid(200, 3.0), 3, [level])
 
 
@@ -293,7 +320,7 @@ def test_a_change_of_guidance_starts_a_new_part(profile):
 def test_another_size_runs_and_another_kind_is_refused():
     profile = calibrate(Model(), noise_of(2, SHAPE), sigmas_of())
     plan = make_plan(profile, evaluations=7)
-    assert plan.host.latent_shape == SHAPE
+    assert plan.origin.latent_shape == SHAPE
     large = (4, 6, 5)
     model = Model(large)
     found = sample_tacache(model, noise_of(2, large), sigmas_of(), plan=plan)
@@ -306,7 +333,7 @@ def test_another_size_runs_and_another_kind_is_refused():
 
 def test_a_plan_of_another_host_serves_where_latents_are_packed_otherwise(profile):
     host = Origin(kind="diffusers", latent_shape=(4096, 64))
-    plan = make_plan(profile, evaluations=7).model_copy(update={"host": host})
+    plan = make_plan(profile, evaluations=7).model_copy(update={"origin": host})
     sample_tacache(Model(), noise_of(1, SHAPE), sigmas_of(), plan=plan)
 
 
@@ -351,13 +378,13 @@ def test_a_recorded_run_is_plain_euler_and_measures_what_calibrate_does(profile)
     assert [one["i"] for one in seen] == list(range(STEPS))
     assert found[0].magnitude == pytest.approx(profile.magnitude, abs=1e-5)
     assert found[0].direction == pytest.approx(profile.direction, abs=1e-5)
-    assert found[0].host == Origin(kind="k-diffusion", latent_shape=SHAPE, dtype="float64")
+    assert found[0].origin == Origin(kind="k-diffusion", latent_shape=SHAPE, dtype="float64")
 
 
 def test_a_calibration_says_where_it_comes_from_and_knows_breaks():
     host = Origin(kind="comfyui", denoiser="Flux")
-    found = calibrate(Model(), noise_of(2, SHAPE), sigmas_of(), host=host, breaks=(0.5,))
-    assert found.host.denoiser == "Flux"
+    found = calibrate(Model(), noise_of(2, SHAPE), sigmas_of(), origin=host, breaks=(0.5,))
+    assert found.origin.denoiser == "Flux"
     assert found.breaks == (0.5,)
 
 
@@ -374,10 +401,11 @@ def test_a_cancelled_recording_records_nothing():
     assert not found
 
 
+@pytest.mark.slow
 def test_a_fitted_plan_does_better_than_one_by_rates(profile, fitted_plan):
     x, sigmas = noise_of(8, SHAPE, seed=21), sigmas_of()
     full = euler(Model(), x, sigmas)
-    assert fitted_plan.host.kind == "k-diffusion"
+    assert fitted_plan.origin.kind == "k-diffusion"
     assert fitted_plan.certificate is not None
     drift = {}
     for plan in (make_plan(profile, evaluations=7), fitted_plan):
@@ -394,6 +422,7 @@ def test_a_model_as_a_velocity_function():
     assert model.calls == [(0.7, {"seed": 1})]
 
 
+@pytest.mark.slow
 def test_the_example_of_the_documentation_runs():
     page = (Path(__file__).parent.parent / "docs" / "reference" / "comfyui.md").read_text(
         encoding="utf-8"

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tacache import models
-from tacache.cli import app
+from tacache.cli.command_line import app
 from tacache.errors import TACacheError
 from tacache.plan import Plan, make_plan
 from tacache.plots import middle_steps, plot_profile, profile_svg
@@ -30,12 +30,14 @@ def run(*arguments: object):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF")])
 def test_the_suffix_says_what_is_drawn(profile, tmp_path, suffix, start):
     target = plot_profile(profile, tmp_path / "new" / f"curves{suffix}")
     assert target.read_bytes().startswith(start)
 
 
+@pytest.mark.slow
 def test_a_profile_gives_the_same_drawing_again(profile, tmp_path):
     first, again = (plot_profile(profile, tmp_path / f"{n}.svg").read_text() for n in "ab")
     assert first == again
@@ -61,6 +63,7 @@ def test_the_middle_leaves_out_a_fifth_on_either_side():
     assert list(middle_steps(2)) == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("narrow", [False, True])
 def test_a_page_gets_a_drawing_that_names_nothing_outside_itself(profile, narrow):
     plans = [make_plan(profile, evaluations=k) for k in (10, 8)]
@@ -72,6 +75,7 @@ def test_a_page_gets_a_drawing_that_names_nothing_outside_itself(profile, narrow
     assert not re.search(r"<script|@import|<image|href=\"[^#]", drawn)
 
 
+@pytest.mark.slow
 def test_the_strips_below_a_profile_are_those_of_its_plans(profile):
     def boxes(*plans):
         """How many boxes are filled, and how many are pale."""
@@ -85,6 +89,7 @@ def test_the_strips_below_a_profile_are_those_of_its_plans(profile):
     assert boxes(plan, Plan.full(profile.times)) == (28, 12)
 
 
+@pytest.mark.slow
 def test_show_draws_a_profile_and_refuses_a_plan(profile, tmp_path):
     file = profile.save(tmp_path / "p.json")
     shown = run("show", file, "--plot", tmp_path / "p.svg")

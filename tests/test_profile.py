@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import noise_of, profile_from, rotating
+from tests.support import noise_of, profile_from, rotating
 
 from tacache import Origin, Plan, Profile, ProfileError, calibrate, time_grid
 
@@ -127,15 +127,15 @@ def test_different_grids_do_not_merge():
 
 
 def test_different_hosts_do_not_merge():
-    a, b = (of_samples([[1], [1]], [[1], [1]], host=Origin(dtype=name)) for name in "ab")
+    a, b = (of_samples([[1], [1]], [[1], [1]], origin=Origin(dtype=name)) for name in "ab")
     with pytest.raises(ProfileError, match=r"different hosts .* dtype \(a and b\)"):
         Profile.merge([a, b])
 
 
 def test_different_prompts_merge_and_are_not_named():
     hosts = [Origin(model="m", prompts_sha256=name) for name in "abc"]
-    merged = Profile.merge(of_samples([[1], [1]], [[1], [1]], host=host) for host in hosts)
-    assert merged.host == Origin(model="m")
+    merged = Profile.merge(of_samples([[1], [1]], [[1], [1]], origin=host) for host in hosts)
+    assert merged.origin == Origin(model="m")
     assert merged.samples == 3
 
 
@@ -204,12 +204,12 @@ def test_spreads_are_carried_like_their_means():
         magnitude_std=(1.0, 3.0, 5.0, 5.0),
         direction=(0.0,) * 4,
         direction_std=(0.1, 0.2, 0.4, 0.4),
-        host=Origin(model="m"),
+        origin=Origin(model="m"),
     )
     carried = measured.resample([1.0, 0.875, 0.5, 0.0])
     assert carried.magnitude_std == pytest.approx((1.0, 2.0, 2.0))
     assert carried.direction_std == pytest.approx((0.05, 0.225, 0.225))
-    assert (carried.host, carried.samples) == (measured.host, 2)
+    assert (carried.origin, carried.samples) == (measured.origin, 2)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def profiles(draw):
         magnitude_std=draw(many_d),
         direction=draw(many_d),
         direction_std=draw(many_d),
-        host=Origin(
+        origin=Origin(
             model=draw(text),
             latent_shape=draw(st.one_of(st.none(), st.tuples(st.integers(1, 9)))),
             call=draw(st.one_of(st.none(), st.dictionaries(st.text("ab_"), values, max_size=3))),
@@ -266,6 +266,7 @@ def profiles(draw):
     )
 
 
+@pytest.mark.slow
 @given(profiles())
 def test_saving_and_loading_is_the_identity(tmp_path_factory, made):
     path = tmp_path_factory.mktemp("saved") / "x.profile.json"
@@ -297,7 +298,7 @@ BAD_CONTENT = {
     "negative direction": (changed(direction=[0, -0.5, 0]), ["'direction' has a negative", "-0.5"]),
     "unknown field": (changed(magnitud=[1.0]), ["unknown field 'magnitud'", "meant 'magnitude'"]),
     "far-off field": (changed(xyzzy=1), ["unknown field 'xyzzy'"]),
-    "unknown host field": (changed(host={"modle": "x"}), ["unknown field 'host.modle'"]),
+    "unknown origin field": (changed(origin={"modle": "x"}), ["unknown field 'origin.modle'"]),
     "no samples": (changed(samples=0), ["'samples'", "greater than or equal to 1"]),
     "a string": (changed(samples="3"), ["'samples'", "integer"]),
     "rising times": (changed(times=[0, 0.1, 0.2, 1]), ["times must decrease", "step 0"]),

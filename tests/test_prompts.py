@@ -6,11 +6,11 @@ from importlib.resources import files
 from itertools import combinations
 
 import pytest
+from tests.tiny import PIPELINES
 
 from tacache import HostError
 from tacache.models import own_prompts
 from tacache.prompts import BUILT_IN, as_prompts, fingerprint, read_prompts
-from tests.tiny import PIPELINES
 
 SIZES = {"calibration": 60, "calibration-video": 30, "test": 30}
 CATEGORIES = {"people", "animals", "objects", "scenes", "text", "counting", "colours",

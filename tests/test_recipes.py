@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tiny import PIPELINES, prompted
 from typer.testing import CliRunner
 
-from tacache.cli import app
-from tacache.lab.bench.records import read_records
+from tacache.cli.command_line import app
 from tacache.plan import Plan
-from tests.tiny import PIPELINES
+from tacache_lab.bench.records import read_records
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 sys.path.insert(0, str(RECIPES))
 
 import estimate  # noqa: E402  # beside the recipes, and no package
+
+pytestmark = pytest.mark.slow
 
 # recipe -> the pipeline of the same class, under the name its commands call it by
 TINY = {
@@ -30,6 +32,22 @@ TINY = {
     "qwen-image": ("Qwen/Qwen-Image", "qwen-image"),
     "sd3.5": ("stabilityai/stable-diffusion-3.5-large", "sd3"),
     "wan2.2": ("Wan-AI/Wan2.2-T2V-A14B-Diffusers", "wan-2.2"),
+}
+# the page of three commands a model: hub id -> what builds its tiny pipeline, and the call of it
+SHORT = "three-commands"
+SMALL = {"height": 64, "width": 64}
+LARGER = {"height": 128, "width": 128}  # what a decoder that pads by reflection takes
+THREE_COMMANDS = {
+    "black-forest-labs/FLUX.1-dev": (PIPELINES["flux"].build, PIPELINES["flux"].call),
+    "black-forest-labs/flux-3-image-klein-base": (
+        prompted.PIPELINES["Flux3ModularPipeline"],
+        lambda: SMALL,
+    ),
+    "Qwen/Qwen-Image-2.1-Turbo": (prompted.PIPELINES["QwenImage21Pipeline"], lambda: SMALL),
+    "krea/Krea-2-Turbo": (prompted.PIPELINES["Krea2Pipeline"], lambda: SMALL),
+    "Tongyi-MAI/Z-Image-Turbo": (PIPELINES["z-image"].build, PIPELINES["z-image"].call),
+    "Lightricks/LTX-2": (PIPELINES["ltx2"].build, lambda: PIPELINES["ltx2"].call() | LARGER),
+    "Wan-AI/Wan2.2-T2V-A14B-Diffusers": (PIPELINES["wan-2.2"].build, PIPELINES["wan-2.2"].call),
 }
 # instead of what an option says, and added to a command, where the later wins: only size differs
 LESS = {"--steps": "6", "--evaluations": "4"}
@@ -83,15 +101,27 @@ def run(words: list[str]) -> Any:
 @pytest.fixture
 def tiny(request, monkeypatch, tmp_path) -> tuple[str, dict[str, Any]]:
     """A recipe and its tiny model, which loading by the recipe's hub id gives."""
+    hub, name = TINY[request.param]
+    call = stand_for(hub, PIPELINES[name].build, PIPELINES[name].call, monkeypatch, tmp_path)
+    return request.param, call
+
+
+@pytest.fixture
+def newer(request, monkeypatch, tmp_path) -> tuple[str, dict[str, Any]]:
+    """A model of the page of three commands, likewise."""
+    build, arguments = THREE_COMMANDS[request.param]
+    return request.param, stand_for(request.param, build, arguments, monkeypatch, tmp_path)
+
+
+def stand_for(hub, build, arguments, monkeypatch, folder) -> dict[str, Any]:
+    """Let a hub id load a tiny pipeline; return what it is called with."""
     import diffusers
 
-    from tacache.diffusers import loading
+    from tacache.diffusers import pipeline_loading
 
-    hub, name = TINY[request.param]
-    pipe, call = PIPELINES[name].build(), PIPELINES[name].call()
-    call.pop("prompt")
-
-    plain_load, plain_config = loading._load, diffusers.DiffusionPipeline.load_config
+    pipe = build()
+    call = {name: value for name, value in arguments().items() if name != "prompt"}
+    plain_load, plain_config = pipeline_loading._load, diffusers.DiffusionPipeline.load_config
 
     def load(model: str, dtype: Any) -> Any:
         return pipe if model == hub else plain_load(model, dtype)
@@ -99,12 +129,12 @@ def tiny(request, monkeypatch, tmp_path) -> tuple[str, dict[str, Any]]:
     def config(model: str) -> dict[str, Any]:
         return {"_class_name": type(pipe).__name__} if model == hub else plain_config(model)
 
-    monkeypatch.setattr(loading, "_load", load)
+    monkeypatch.setattr(pipeline_loading, "_load", load)
     monkeypatch.setattr(diffusers.DiffusionPipeline, "load_config", config)
     monkeypatch.setattr(type(pipe), "from_pretrained", lambda model, dtype: load(model, dtype))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     write_prompts()
-    return request.param, call
+    return call
 
 
 def write_prompts() -> None:
@@ -147,6 +177,23 @@ def test_every_command_runs(tiny):
     for kind, text in blocks(recipe):
         run_block(kind, text, call)
     check_made(recipe)
+
+
+@pytest.mark.parametrize("newer", THREE_COMMANDS, indirect=True)
+def test_three_commands_of_each_newer_model_run(newer):
+    hub, call = newer
+    (text,) = (text for kind, text in blocks(SHORT) if hub in text and kind == "console")
+    words = typed(text)
+    assert len(words) == 3
+    run_block("console", text, call)
+    plan = next(Path(option(of, "-o") or "") for of in words if "plan.json" in of[-1])
+    assert Plan.load(plan).evaluations == int(LESS["--evaluations"])
+    assert list(Path(option(words[-1], "-o") or "").glob("*-pair.*"))
+
+
+def test_every_newer_model_has_its_commands():
+    models = {of[1] for of in commands(SHORT) if of[0] != "plan"}
+    assert models == THREE_COMMANDS.keys()
 
 
 def check_made(recipe: str) -> None:
@@ -202,7 +249,7 @@ def test_thresholds_are_the_papers_where_it_has_some(recipe):
 
 def test_every_recipe_is_listed_and_tested():
     found = {path.stem for path in RECIPES.glob("*.md")} - {"README"}
-    assert found == estimate.MODELS.keys() == {*TINY, "bagel"}
+    assert found - {SHORT} == estimate.MODELS.keys() == {*TINY, "bagel"}
     listed = (RECIPES / "README.md").read_text(encoding="utf-8")
     assert all(f"({name}.md)" in listed for name in found)
 

@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-
 from benchmarks.fullsize.records import read
 from benchmarks.serving import __main__ as command
 from benchmarks.serving import measure, tables, throughput
-from benchmarks.serving.arrivals import bursty, poisson
-from benchmarks.serving.simulation import Machine, Policy, simulate, summary
+from benchmarks.serving.simulation import Machine, Policy, simulate
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.tiny import PIPELINES
+
 from tacache import Plan, instant_plan
 from tacache.serving import Batcher
-from tacache.serving.load import WaveTimes
-from tests.tiny import PIPELINES
+from tacache.serving.costs import BatchTimes
 
 ROOT = Path(__file__).parents[1]
 CONTINUOUS = Policy("continuous", (10,), max_rows=4, max_active=8)
@@ -29,48 +28,17 @@ WITHIN = 0.3  # the simulation's tolerance: a real run on a busy processor
 
 
 def machine(seconds: dict[int, float], **changes: Any) -> Machine:
-    times = WaveTimes()
+    times = BatchTimes()
     for rows, taken in seconds.items():
         times.add(rows, taken)
     return replace(Machine("made up", times, passes=1, decode=0.0), **changes)
-
-
-ONE_SECOND = machine({1: 1.0, 4: 1.0})  # rows cost nothing
 
 
 def latencies(requests: Any) -> list[float]:
     return [one.ended - one.arrived for one in requests]
 
 
-def test_a_request_alone_takes_its_calls_and_its_decoding():
-    slow = replace(ONE_SECOND, passes=2, decode=3.0)
-    requests, _ = simulate(slow, CONTINUOUS, [5.0])
-    assert latencies(requests) == [23.0] == [slow.alone(10)]
-
-
-def test_who_comes_joins_the_next_wave():
-    requests, (gpu,) = simulate(ONE_SECOND, CONTINUOUS, [0.0, 2.5])
-    assert latencies(requests) == [10.0, 10.5]
-    assert (gpu.waves, gpu.rows) == (13, 20)
-
-
-def test_a_whole_batch_is_waited_for():
-    requests, _ = simulate(ONE_SECOND, WHOLE, [0.0, 2.5])
-    assert latencies(requests) == [10.0, 17.5]
-
-
-def test_who_does_not_fit_comes_in_the_next_wave():
-    """Eight of one call each at four rows a wave: one alone, as the others come later."""
-    requests, _ = simulate(ONE_SECOND, CONTINUOUS, [0.0] * 8, budgets=[1] * 8)
-    assert sorted(one.ended for one in requests) == [1.0] + [2.0] * 4 + [3.0] * 3
-
-
-def test_requests_go_to_the_gpu_with_the_least_work():
-    requests, gpus = simulate(ONE_SECOND, WHOLE, [0.0, 0.1], gpus=2)
-    assert latencies(requests) == pytest.approx([10.0, 10.0])
-    assert [gpu.rows for gpu in gpus] == [10, 10]
-
-
+@pytest.mark.slow
 @given(
     st.lists(st.floats(0, 30), min_size=1, max_size=30),
     st.integers(1, 3),
@@ -86,43 +54,6 @@ def test_nobody_is_lost_and_all_calls_are_made(arrivals, gpus, is_whole):
     assert min(latencies(requests)) >= served.alone(10) - 1e-6
 
 
-def test_under_load_smaller_budgets_are_chosen():
-    policy = Policy("by load", (5, 10, 20), max_rows=4, max_active=8, headroom=0.0)
-    flat = machine({1: 1.0, 4: 1.0})  # four rows at once, the fifth after the first
-    requests, _ = simulate(flat, policy, [0.0] * 6, deadline=21.0)
-    assert [one.budget for one in requests] == [20, 20, 20, 20, 5, 5]
-
-
-def test_where_rows_do_not_pay_requests_go_one_after_another():
-    served = machine({1: 1.0, 4: 4.0})
-    requests, (gpu,) = simulate(served, CONTINUOUS, [0.0, 0.0], budgets=[3, 3])
-    assert [one.ended for one in requests] == [3.0, 6.0]
-    turns = replace(CONTINUOUS, takes_turns=True)
-    requests, _ = simulate(served, turns, [0.0, 0.0], budgets=[3, 3])
-    assert [one.ended for one in requests] == [5.0, 6.0]  # a call alone, as the second comes later
-    assert gpu.waves == 6
-
-
-def test_half_of_a_deadline_is_left_for_who_comes_later():
-    policy = Policy("by load", (5, 10, 20), max_rows=4, max_active=8)
-    requests, gpus = simulate(machine({1: 1.0, 4: 4.0}), policy, [0.0], deadline=20.0)
-    assert [one.budget for one in requests] == [10]
-    assert summary(requests, gpus, 20.0)["missed"] == 0.0
-
-
-@pytest.mark.parametrize("arrive", [poisson, bursty])
-def test_arrivals_have_their_rate(arrive):
-    times = arrive(20000, 4.0, 0)
-    assert (np.diff(times) >= 0).all()
-    assert len(times) / times[-1] == pytest.approx(4.0, rel=0.05)
-
-
-def test_bursts_are_denser_than_poisson():
-    """Counts in equal windows vary more."""
-    spread = [np.histogram(f(20000, 4.0, 0), 1000)[0].var() for f in (poisson, bursty)]
-    assert spread[1] > 2 * spread[0]
-
-
 def sleeping(pipe: Any) -> Machine:
     """Make the denoiser take a known time, which grows with its rows."""
 
@@ -134,6 +65,7 @@ def sleeping(pipe: Any) -> Machine:
     return machine(seconds)
 
 
+@pytest.mark.slow
 def test_the_simulation_predicts_a_run_of_the_batcher():
     """The denoiser sleeps, so that a busy machine does not change its time."""
     tiny = PIPELINES["flux"]
@@ -143,13 +75,13 @@ def test_the_simulation_predicts_a_run_of_the_batcher():
     call = tiny.call() | {"num_inference_steps": steps, "output_type": "latent"}
     plans = plans_of(pipe, call, budgets)
     ends: dict[int, float] = {}
-    # The simulation knows no threads: here they have time to come back before the next wave.
+    # The simulation knows no threads: here they have time to come back before the next batch.
     with Batcher(pipe, max_rows=4, max_active=8, max_wait_s=0.3) as batcher:
         for _ in range(2):  # once for trying whether requests join, and once for the time between
             start = time.perf_counter()
             for request in [batcher.submit(plan=plans[4], **call) for _ in range(2)]:
                 request.result()
-        between = (time.perf_counter() - start) / 4 - served.wave(2)
+        between = (time.perf_counter() - start) / 4 - served.batch(2)
         start = time.perf_counter()
         for number, budget in enumerate(budgets):
             time.sleep(max(0.0, start + arrivals[number] - time.perf_counter()))
@@ -171,24 +103,26 @@ def plans_of(pipe: Any, call: dict[str, Any], budgets: list[int]) -> dict[int, P
     return {budget: instant_plan(times, budget) for budget in budgets}
 
 
-def test_wave_times_are_measured(tmp_path):
-    path = tmp_path / "waves.json"
+@pytest.mark.slow
+def test_batch_times_are_measured(tmp_path):
+    path = tmp_path / "batches.json"
     words = "--device cpu --models flux-512 wan-480p-17f --tiny --rows 1 2 --repeats 1 -o"
     measure.main([*words.split(), str(path)])
-    found = json.loads(path.read_text())["waves"]
+    found = json.loads(path.read_text())["batches"]
     assert [one["passes"] for one in found] == [1, 2]
     assert all(set(one["seconds"]) == {"1", "2"} for one in found)
     assert all(one["decode_seconds"] > 0 for one in found)
 
 
+@pytest.mark.slow
 def test_a_simulation_is_recorded_and_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "REQUESTS", {1: 20})
     monkeypatch.setattr(command, "LOADS", (0.5, 2.0))
     monkeypatch.setattr(command, "FULLSIZE", tmp_path / "none.jsonl")
-    waves, out = tmp_path / "waves.json", tmp_path / "serving.jsonl"
+    batches, out = tmp_path / "batches.json", tmp_path / "serving.jsonl"
     one = {"model": "made-up", "passes": 1, "seconds": {"1": 1.0, "4": 2.0}, "decode_seconds": 0.5}
-    waves.write_text(json.dumps({"device": "NVIDIA H200", "waves": [one]}))
-    command.main(["simulate", str(waves), "--gpus", "1", "-o", str(out)])
+    batches.write_text(json.dumps({"device": "NVIDIA H200", "batches": [one]}))
+    command.main(["simulate", str(batches), "--gpus", "1", "-o", str(out)])
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     made = [one for one in lines if one["model"] == "made-up"]
     assert len(made) == 2 * 2 * len(command.POLICIES)
@@ -206,9 +140,7 @@ def test_the_pages_show_the_records(page):
 
 
 def test_what_is_said_of_one_gpu_was_measured():
-    text = " ".join(
-        (ROOT / "docs/explanation/serving-scale.md").read_text(encoding="utf-8").split()
-    )
+    text = " ".join((ROOT / "docs/reference/serving.md").read_text(encoding="utf-8").split())
     runs = read(ROOT / tables.RESULTS / "serving-throughput.jsonl")
     run, plain, large, late_graphs, busy = (runs[n] for n in (0, 2, 4, 5, 6))
     assert [one["model"] for one in (run, plain, large)] == ["tiny-flux", "tiny-flux", "flux-1024"]
@@ -229,49 +161,24 @@ def test_what_is_said_of_one_gpu_was_measured():
     rates = [one["requests_per_second"] for one in (ours, theirs)]
     assert "{:.2f} requests a second against {:.2f}".format(*rates) in text
     assert round(ours["p50_seconds"] / theirs["p50_seconds"]) == 2
-    waves = json.loads((ROOT / tables.RESULTS / "serving-waves-h200.json").read_text())["waves"]
-    flux = next(one["seconds"] for one in waves if one["model"] == "flux-1024")
+    batches = json.loads((ROOT / tables.RESULTS / "serving-batches-h200.json").read_text())[
+        "batches"
+    ]
+    flux = next(one["seconds"] for one in batches if one["model"] == "flux-1024")
     assert f"takes {flux['1']:.2f} s for one row and {flux['8']:.2f} s for eight" in text
     checks = [
-        one["simulated_over_measured"]["waves_of_the_run"]
+        one["simulated_over_measured"]["batches_of_the_run"]
         for one in read(ROOT / tables.RESULTS / "serving-check.jsonl")
     ]
     assert (
         sum(abs(one["requests_per_second"] - 1) <= 0.17 for one in checks) == 6 == len(checks) - 2
     )
     assert sum(abs(one["p50_seconds"] - 1) <= 0.25 for one in checks) == 4
-    page = " ".join((ROOT / "docs/reference/serving.md").read_text(encoding="utf-8").split())
     after = [100 * one["batcher"]["finish_error"]["after_last_arrival"] for one in runs[5:]]
-    assert f"by {after[2]:.0f} % without graphs and by {after[0]:.0f} and {after[1]:.0f} %" in page
+    assert f"by {after[2]:.0f} % without graphs and by {after[0]:.0f} and {after[1]:.0f} %" in text
 
 
-def test_a_page_without_markers_is_left_as_it_is():
-    with pytest.raises(SystemExit, match="no markers"):
-        tables.replaced("a page", "missed", "a table")
-
-
-def test_a_measured_run_is_simulated_beside_it(tmp_path):
-    waves, runs = tmp_path / "waves.json", tmp_path / "runs.jsonl"
-    one = {
-        "model": "tiny-flux",
-        "passes": 2,
-        "seconds": {"1": 0.1, "8": 0.2},
-        "decode_seconds": 0.0,
-    }
-    waves.write_text(json.dumps({"device": "gpu", "waves": [one]}))
-    served = machine({1: 0.1, 8: 0.2}, passes=2)
-    times = poisson(9, 2.0, 0).tolist()
-    budgets = [7, 10, 13] * 3
-    found = simulate(served, Policy("", (), max_rows=8, max_active=9), times, budgets=budgets)
-    run = {"requests": 9, "arrivals_per_second": 2.0, "budgets": [7, 10, 13], "max_rows": 8}
-    run |= {"max_active": 9, "device": "gpu", "batcher": summary(*found, np.inf)}
-    run |= {"model": "tiny-flux", "order": "first come, first served"}
-    runs.write_text(json.dumps(run) + "\n")
-    command.main(["check", str(runs), str(waves), "-o", str(tmp_path / "check.jsonl")])
-    check = json.loads((tmp_path / "check.jsonl").read_text())
-    assert set(check["simulated_over_measured"]["calls_alone"].values()) == {1.0}
-
-
+@pytest.mark.slow
 def test_the_three_ways_serve_the_same_pictures(tmp_path, monkeypatch):
     """With a denoiser that costs nothing, so that only the ways themselves take time."""
     pipe = throughput.tiny_flux("cpu")
@@ -294,6 +201,6 @@ def test_the_three_ways_serve_the_same_pictures(tmp_path, monkeypatch):
     throughput.main([*words, "--max-rows", "4", "-o", str(out)])
     record = json.loads(out.read_text())
     assert max(record["largest_difference_of_pictures"].values()) < 1e-4
-    assert record["batcher"]["waves"] > 0
+    assert record["batcher"]["batches"] > 0
     for way in ("one_after_another", "whole_requests", "batcher"):
         assert record[way]["requests_per_second"] > 0

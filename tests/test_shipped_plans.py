@@ -5,13 +5,13 @@ import sys
 from dataclasses import replace
 
 import pytest
-
 from benchmarks import plans as command
+from tests.tiny import PIPELINES
+
 from tacache import models
 from tacache.diffusers import applied
 from tacache.plan import Plan
 from tacache.prompts import Sample
-from tests.tiny import PIPELINES
 
 CALL = {"height": 32, "width": 32, "max_sequence_length": 32, "num_inference_steps": 8}
 PROMPTS = ["a fox", "two birds", "a bridge", "a bowl"]
@@ -23,10 +23,9 @@ def shipped(tmp_path, monkeypatch):
     (tmp_path / "calibration.jsonl").write_text(
         "".join(f'{{"prompt": "{prompt}"}}\n' for prompt in PROMPTS)
     )
-    made = replace(models.EMBEDDED["tiny-flux"], folder=tmp_path, call=CALL)
-    monkeypatch.setitem(models.EMBEDDED, "tiny-flux", made)
+    made = replace(models.shipped()["tiny-flux"], folder=tmp_path, call=CALL, budgets=(4, 5))
+    monkeypatch.setitem(models.shipped(), "tiny-flux", made)
     monkeypatch.setattr(models, "load", lambda name: PIPELINES["flux"].build())
-    monkeypatch.setattr(models, "BUDGETS", (4, 5))
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -36,6 +35,7 @@ def run(monkeypatch, *options: str) -> None:
     command.main()
 
 
+@pytest.mark.slow
 def test_every_plan_is_made_once_and_followed_without_a_word(shipped, monkeypatch, capsys, caplog):
     run(monkeypatch, "--evaluations", "4,5", "--fast")
     out = capsys.readouterr().out
@@ -45,7 +45,7 @@ def test_every_plan_is_made_once_and_followed_without_a_word(shipped, monkeypatc
         "5-flow.plan.json",
         "5.plan.json",
     ]
-    assert "tiny-flux, to the flow, 5 evaluations: " in out
+    assert "tiny-flux, to the flow, 5 evaluations of 8 steps: " in out
     assert "Euler steps" in out
     assert not list((shipped.folder / "build" / "plans").iterdir())  # nothing to go on from
     assert shipped.plan(4, "flow").certificate.equivalent_steps is not None
@@ -57,7 +57,7 @@ def test_every_plan_is_made_once_and_followed_without_a_word(shipped, monkeypatc
     before = shipped.plan_file(4).read_bytes()
     monkeypatch.setattr(models, "load", None)
     run(monkeypatch, "--evaluations", "4,5")
-    assert "tiny-flux has its plans for the run already" in capsys.readouterr().out
+    assert "tiny-flux has its plans of 8 steps for the run already" in capsys.readouterr().out
     assert shipped.plan_file(4).read_bytes() == before
 
 
@@ -66,6 +66,10 @@ def test_only_missing_budgets_are_fitted(shipped):
     full.save(shipped.plan_file(5, "flow"))
     assert command.missing(shipped, [4, 5], "flow") == [4]
     assert command.missing(shipped, [4, 5], "run") == [4, 5]
+    full.save(shipped.plan_file(4, "run", 6))
+    assert command.missing(shipped, [4, 5, 6], "run", 6) == [5]
+    assert command.missing(shipped, [4, 5], "run", 8) == [4, 5]
+    assert shipped.plan_file(4, "run", 6).name == "4of6.plan.json"
 
 
 def test_every_prompt_has_noise_of_its_own():

@@ -4,9 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import (
+from tests.support import (
     DTYPES,
-    FITTED_KINDS,
     PROFILE_RULES,
     RULES,
     SHAPE,
@@ -19,7 +18,16 @@ from support import (
 )
 
 from tacache import HostError, Plan, Stepper, make_plan, sample, time_grid
-from tacache.rules import memory_sums
+from tacache.plan import row_sums
+from tacache.stepper import (
+    average_of,
+    basis_of,
+    carry,
+    memory_of,
+    memory_rate,
+    memory_sums,
+    weighted_sum,
+)
 
 ANCHORS = (0, 1, 4, 5, 8, 13, 19)
 
@@ -118,6 +126,7 @@ def test_the_model_runs_at_the_anchors_and_nowhere_else(rule, flow, profile):
     assert {type(t) for t in velocity.times} == {float}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3, 4)])
@@ -209,25 +218,8 @@ def test_direction_only_turns_away_from_the_last_evaluated_velocity(anchor, earl
     torch.testing.assert_close(walk_of(plan, velocities)[anchor + 1], expected)
 
 
-def test_a_fitted_interval_has_one_average_velocity(profile):
+def test_an_interval_has_one_average_velocity_of_its_anchor_and_the_memory(profile):
     plan = plan_with("fitted", profile, ANCHORS)
-    velocities = list(noise_of(20, (1, 4)))
-    given = walk_of(plan, velocities)
-    v = {n: velocities[n] for n in ANCHORS}
-    expected = {
-        0: v[0],
-        1: 1.25 * v[1] - 0.25 * v[0],
-        4: 1.5 * v[4] - 0.75 * v[1] + 0.25 * v[0],
-        5: 1.5 * v[5] - 0.75 * v[4] + 0.25 * v[1],
-        13: 1.5 * v[13] - 0.75 * v[8] + 0.25 * v[5],
-    }
-    for start, length in ((0, 1), (1, 3), (4, 1), (5, 3), (13, 6)):
-        for n in range(start, start + length):
-            torch.testing.assert_close(given[n], expected[start])
-
-
-def test_a_carried_memory_by_hand(profile):
-    plan = plan_with("carried", profile, ANCHORS)
     velocities = list(noise_of(20, (1, 4)))
     given, v = walk_of(plan, velocities), velocities
     memory = {4: v[1] - 0.5 * v[0]}
@@ -258,7 +250,10 @@ def expanded(rows):
 def carried_rows(draw, intervals=6):
     weight = st.floats(-2, 2)
     lengths = [draw(st.integers(1, min(3, i + 1))) for i in range(intervals)]
-    return tuple(tuple(draw(weight) for _ in range(length)) for length in lengths)
+    rows = [[draw(weight) for _ in range(length)] for length in lengths]
+    for row, total in zip(rows, row_sums(rows), strict=True):
+        row[0] += draw(st.floats(0.1, 1.8)) - total  # rows of a plan add up to about 1
+    return tuple(map(tuple, rows))
 
 
 @given(carried_rows())
@@ -268,7 +263,6 @@ def test_a_carried_memory_is_a_sum_of_all_velocities(rows):
         times=time_grid(12),
         anchors=tuple(range(0, 12, 2)),
         weights=rows,
-        memory="carried",
     )
     velocities, stepper = noise_of(6, (1, 4)), Stepper(plan)
     given_ = torch.stack([stepper.jump(v, lambda v=v: v) for v in velocities])
@@ -276,40 +270,13 @@ def test_a_carried_memory_is_a_sum_of_all_velocities(rows):
     torch.testing.assert_close(given_, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_rows_of_four_velocities_run_as_before_the_memory(profile):
-    rows = ((1.0,), (1.25, -0.25), (1.5, -0.75, 0.25), *[(1.6, -0.9, 0.4, -0.1)] * 4)
-    plan = Plan(rule="fitted", times=profile.times, anchors=ANCHORS, weights=rows)
-    v = list(noise_of(20, (1, 4)))
-    given_ = walk_of(plan, v)
-    for newest, *before in ((5, 4, 1, 0), (8, 5, 4, 1), (19, 13, 8, 5)):
-        parts = zip(rows[-1], (newest, *before), strict=True)
-        torch.testing.assert_close(given_[newest], sum(w * v[n] for w, n in parts))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_with_two_velocities_a_memory_is_the_last_one_bit_for_bit(dtype, flow, profile):
-    rows = ((1.0,), (1.25, -0.25), (1.0,), (1.7, -0.7), (1.5, -0.5), (1.0,), (2.0, -1.0))
-    fields = {"rule": "fitted", "times": profile.times, "anchors": ANCHORS, "weights": rows}
-    x, plain, carried = noise_of(3, dtype=dtype), Plan(**fields), Plan(**fields, memory="carried")
-    assert torch.equal(sample(flow, x, carried), sample(flow, x, plain))
-
-
-def test_with_three_velocities_a_memory_holds_the_last_two(flow, profile):
-    anchors, row = (0, 3, 8), (1.5, -0.75, 0.25)
-    fields = {"rule": "fitted", "times": profile.times, "anchors": anchors}
-    plain = Plan(**fields, weights=((1.0,), (1.25, -0.25), row))
-    rows = ((1.0,), (1.25, -0.25), (row[0], row[1], row[2] / row[1]))
-    x, carried = noise_of(3), Plan(**fields, weights=rows, memory="carried")
-    torch.testing.assert_close(sample(flow, x, carried), sample(flow, x, plain))
-
-
 def test_a_fitted_interval_is_one_jump(flow, profile):
     plan, x = plan_with("fitted", profile, ANCHORS), noise_of(3)
     walked = sample(flow, x, plan)
     known = []
     for i, (n, length) in enumerate(zip(plan.anchors, plan.intervals, strict=True)):
-        known.insert(0, flow(x, plan.times[n]))
-        average = sum(w * v for w, v in zip(plan.weights[i], known, strict=False))
+        known.append(flow(x, plan.times[n]))
+        average = average_of(known, plan.weights, i)
         x = x - (plan.times[n] - plan.times[n + length]) * average
     torch.testing.assert_close(walked, x, rtol=1e-12, atol=1e-12)
 
@@ -379,7 +346,7 @@ def test_a_state_that_changes_shape_in_an_interval_is_an_error(profile):
 
 
 def test_a_state_that_changes_shape_between_anchors_is_an_error(profile):
-    for rule in ("tasu", "direction", *FITTED_KINDS):  # those that use two velocities
+    for rule in ("tasu", "direction", "fitted"):  # those that use two velocities
         stepper = Stepper(plan_with(rule, profile, ANCHORS))
         x, fewer = noise_of(2), noise_of(1)
         stepper.velocity(x, lambda x=x: x)
@@ -446,12 +413,10 @@ def test_a_fitted_plan_reuses_until_its_history_is_back(profile):
         assert torch.equal(given[n], velocities[5])
     for n in (8, 12):
         assert torch.equal(given[n], velocities[8])
-    v = velocities
-    torch.testing.assert_close(given[13], 1.5 * v[13] - 0.75 * v[8] + 0.25 * v[5])
 
 
 def test_a_carried_memory_is_used_again_where_three_velocities_are_known(profile):
-    stepper = Stepper(plan_with("carried", profile, ANCHORS))
+    stepper = Stepper(plan_with("fitted", profile, ANCHORS))
     v = list(noise_of(20, (1, 4)))
     given = []
     for n in range(20):
@@ -466,7 +431,7 @@ def test_a_carried_memory_is_used_again_where_three_velocities_are_known(profile
 
 
 def test_equal_velocities_have_their_average_again_after_a_carried_memory_was_dropped(profile):
-    plan = plan_with("carried", profile, ANCHORS)
+    plan = plan_with("fitted", profile, ANCHORS)
     kept, dropped, v = Stepper(plan), Stepper(plan), noise_of(1, (1, 4))[0]
     for n in range(20):
         if n == 5:
@@ -518,9 +483,8 @@ def test_sampling_keeps_no_graph(flow, profile):
     assert not sample(flow, x, make_plan(profile, evaluations=5)).requires_grad
 
 
-@pytest.mark.parametrize("rule", FITTED_KINDS)
-def test_jumps_are_the_walk_step_by_step(rule, flow, profile):
-    plan, x = plan_with(rule, profile, ANCHORS), noise_of(3)
+def test_jumps_are_the_walk_step_by_step(flow, profile):
+    plan, x = plan_with("fitted", profile, ANCHORS), noise_of(3)
     walked, stepper = x, Stepper(plan)
     for n in range(plan.steps):
         t = plan.times[n]
@@ -578,3 +542,52 @@ def test_a_result_that_is_not_finite_is_an_error(value):
     plan = Plan.full(time_grid(6))
     with pytest.raises(HostError, match="the run's result in float32 is not finite"):
         sample(velocity, torch.randn(2, 3), plan)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_weighted_sum_by_hand(dtype):
+    velocities = [torch.tensor([[1.0, 2.0]], dtype=dtype), torch.tensor([[4.0, -8.0]], dtype=dtype)]
+    total = weighted_sum(velocities, [1.5, -0.5])
+    assert total.tolist() == [[-0.5, 7.0]]
+    assert total.dtype == torch.promote_types(dtype, torch.float32)
+    assert velocities[0].tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_memory_is_summed_in_working_precision_and_rounded_once(dtype):
+    v, memory = noise_of(2, (64,), dtype), noise_of(2, (64,), dtype, 1)
+    found = carry(v, memory, rate=-0.7)
+    exact = v.double() - 0.7 * memory.double()
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-7)
+    for same in (carry(v, rate=-0.7), carry(v, memory, rate=0.0)):
+        assert torch.equal(same, v)
+        assert same.data_ptr() != v.data_ptr()  # the caller may write into v
+    assert [memory_rate(row) for row in ((1.0,), (1.5, -0.5), (1.5, -0.5, 0.25))] == [
+        0.0,
+        0.0,
+        0.25,
+    ]
+
+
+def test_memory_and_average_by_hand():
+    rows = [(1.0,), (1.5, -0.5), (1.8, -1.2, -0.5), (1.6, -0.9, 0.25), (1.4, -0.4)]
+    v = list(noise_of(5, (2, 3)))
+    third = v[1] - 0.5 * v[0]
+    fourth = v[2] + 0.25 * third
+    for i, expected in ((1, v[0]), (2, third), (3, fourth), (4, v[3])):
+        torch.testing.assert_close(memory_of(v, rows, i), expected)
+        torch.testing.assert_close(
+            average_of(v, rows, i), rows[i][0] * v[i] + rows[i][1] * expected
+        )
+    assert torch.equal(average_of(v, rows, 0), v[0])
+    for i, expected in ((0, [v[0]]), (1, [v[1], v[0]]), (3, [v[3], v[2], third])):
+        torch.testing.assert_close(basis_of(v, rows, i), expected)
+
+
+def test_a_memory_of_equal_velocities_is_its_sum_times_them():
+    rows = ((1.0,), (1.5, -0.5), (1.2, -0.2, -0.5), (1.2, -0.2, 0.4), (1.1,))
+    v = torch.ones(1, 3, dtype=torch.float64)
+    found = [float(memory_of([v] * 5, rows, i)[0, 0]) for i in range(1, 5)]
+    assert memory_sums(rows)[1:] == pytest.approx(found)
+    assert memory_sums(rows) == pytest.approx([1.0, 1.0, 0.5, 1.2, 1.0])

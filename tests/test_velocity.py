@@ -1,6 +1,6 @@
 import pytest
 import torch
-from support import noise_of
+from tests.support import noise_of
 
 from tacache import HostError
 from tacache.velocity import batches, check_noise, check_velocity, euler

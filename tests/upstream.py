@@ -1,12 +1,16 @@
 """Compare the stand-ins of BAGEL and ComfyUI with checkouts of the real code.
 
-`make upstream BAGEL_PATH=DIR COMFYUI_PATH=DIR` runs it. Both sides are read as syntax and nothing
-of them is imported, so that no requirement of theirs has to be installed. Each line that is printed
-is one name or argument that tests rely on and that the real code does not have.
+`make upstream BAGEL_PATH=DIR COMFYUI_PATH=DIR` runs it. Both sides are read as syntax, so that no
+requirement of theirs has to be installed. Each line that is printed is one name or argument that
+tests rely on and that the real code does not have. Most of what ComfyUI hands to a sampler travels
+in dictionaries, which no signature shows: where its packages are installed a sampling is run by its
+own code too, and what that carries is compared.
 """
 
 import ast
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,6 +32,7 @@ class Surface(NamedTuple):
     own: tuple[str, ...] = ()  # names of the stand-in that have nothing to stand for
     used: tuple[str, ...] = ()  # FILE:NAME, or FILE:NAME(ARGUMENTS), beyond the stand-in
     words: Mapping[str, tuple[str, ...]] = {}  # keys and attributes that a file spells out
+    calls: str | None = None  # the module that prints what calls of the real code carry
 
 
 BAGEL = Surface(
@@ -92,6 +97,7 @@ COMFYUI = Surface(
         "EPS": "comfy/model_sampling.py:EPS",
         "KSAMPLER": "comfy/samplers.py:KSAMPLER",
         "MaskedModel": "comfy/samplers.py:KSamplerX0Inpaint",
+        "CONDCrossAttn": "comfy/conds.py:CONDCrossAttn",
         "CFGGuider": "comfy/samplers.py:CFGGuider",
         "prepare_noise": "comfy/sample.py:prepare_noise",
         "ProgressBar": "comfy/utils.py:ProgressBar",
@@ -136,6 +142,7 @@ COMFYUI = Surface(
             "control",
         ),
     },
+    calls="tests.comfy_calls",
 )
 SURFACES = (BAGEL, COMFYUI)
 
@@ -202,6 +209,25 @@ def _used(checkout: Checkout, place: str) -> Iterator[str]:
         yield from takes(found, signature(expected), f"{file}: {name}")
 
 
+def carried_otherwise(surface: Surface, root: Path) -> Iterator[str]:
+    """Yield what calls of the real code carry otherwise than those of the stand-in."""
+    if surface.calls is None:
+        return
+    from tests.comfy_calls import carried, differences
+    from tests.comfy_stand_in import StandIn
+
+    command = [sys.executable, "-m", surface.calls]
+    environment = {**os.environ, surface.variable: str(root)}
+    real = subprocess.run(
+        command, cwd=TESTS.parent, env=environment, capture_output=True, text=True, check=False
+    )
+    if real.returncode:
+        reason = (real.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        yield f"its calls could not be compared, run this where its packages are: {reason}"
+        return
+    yield from differences(carried(StandIn), json.loads(real.stdout.splitlines()[-1]))
+
+
 def main(environment: Mapping[str, str] = os.environ) -> int:
     """Print what drifted: 0 where nothing did, 1 where something did, 2 without a checkout."""
     given = {s.project: environment.get(s.variable) for s in SURFACES}
@@ -218,11 +244,11 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
             print(f"{surface.project}: there is no folder {root}", file=sys.stderr)
             return 2
         else:
-            found = list(drifted(surface, root))
-            for line in found:
+            lines = [*drifted(surface, root), *carried_otherwise(surface, root)]
+            for line in lines:
                 print(f"{surface.project}: {line}")
-            print(f"{surface.project}: {len(found) or 'nothing'} drifted")
-            code = 1 if found else code
+            print(f"{surface.project}: {len(lines) or 'nothing'} drifted")
+            code = 1 if lines else code
     return code
 
 

@@ -4,7 +4,6 @@ import sys
 
 import numpy as np
 import pytest
-
 from training.emoji import Thing
 from training.scenes import Background
 from training.video import emoji

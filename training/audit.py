@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tacache import models
-from tacache.lab.following import Found, check, detect, load_detector
+from tacache_lab.following import Found, check, detect, load_detector
 from training.corpus import load_bank
 from training.detector import describe, draw, falsify, load_vae, pass_through
 from training.emoji import WORK, Thing, load_vocabulary

@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from tacache.lab.following import (
+from tacache_lab.following import (
+    DEFAULT_SIZE,
     SIDE,
     STRIDE,
     TAGS,
-    USUAL,
     Architecture,
     Detector,
     Item,
@@ -46,7 +46,7 @@ from training.config import WORK
 from training.corpus import load_bank
 from training.emoji import Thing, load_vocabulary
 from training.render import Arrays, Bank, pack, render_arrays
-from training.scenes import COLOURS, MOST, Scene, colour_of, relation, sample_scenes
+from training.scenes import COLOURS, MAX_OBJECTS, Scene, colour_of, relation, sample_scenes
 
 BEGAN = time.monotonic()
 SHARD = 4096
@@ -137,9 +137,9 @@ def shard(i: int, seed: int) -> dict[str, NDArray[Any]]:
 
 def packed(scenes: Sequence[Scene]) -> dict[str, NDArray[Any]]:
     """Objects, their paint (the last: their own), places and backgrounds of scenes."""
-    noun = np.full((len(scenes), MOST), -1, dtype=np.int64)
-    paint = np.full((len(scenes), MOST), len(COLOURS), dtype=np.int64)
-    place = np.zeros((len(scenes), MOST, 3), dtype=np.float32)
+    noun = np.full((len(scenes), MAX_OBJECTS), -1, dtype=np.int64)
+    paint = np.full((len(scenes), MAX_OBJECTS), len(COLOURS), dtype=np.int64)
+    place = np.zeros((len(scenes), MAX_OBJECTS, 3), dtype=np.float32)
     for n, scene in enumerate(scenes):
         for layer, placed in enumerate(scene.objects):
             noun[n, layer] = placed.thing
@@ -337,7 +337,7 @@ def losses(detector: Callable[[Tensor], Maps], pictures: Tensor, truth: Truth) -
     nouns = truth.noun.clamp(min=0).repeat_interleave(4, dim=1)
     colours = truth.colour.repeat_interleave(4, dim=1)
     offset = (spot[:, :, None] - where).flatten(1, 2).transpose(1, 2)
-    size = (truth.place[..., 2].clamp(min=1.0) / USUAL).log2().repeat_interleave(4, dim=1)
+    size = (truth.place[..., 2].clamp(min=1.0) / DEFAULT_SIZE).log2().repeat_interleave(4, dim=1)
     box = torch.cat([offset, size[:, None]], dim=1)
     parts = (
         functional.cross_entropy(at(maps.nouns), nouns, reduction="none", label_smoothing=0.02)
@@ -359,9 +359,9 @@ def compiled(detector: Detector, batch: int, device: str, eager: bool) -> Callab
     pictures = torch.rand(batch, 3, SIDE, SIDE, device=device)
     pictures = pictures.contiguous(memory_format=torch.channels_last)
     truth = Truth(
-        torch.zeros(batch, MOST, dtype=torch.int64, device=device),
-        torch.zeros(batch, MOST, dtype=torch.int64, device=device),
-        torch.full((batch, MOST, 3), 64.0, device=device),
+        torch.zeros(batch, MAX_OBJECTS, dtype=torch.int64, device=device),
+        torch.zeros(batch, MAX_OBJECTS, dtype=torch.int64, device=device),
+        torch.full((batch, MAX_OBJECTS, 3), 64.0, device=device),
     )
     try:
         with torch.autocast(device, torch.bfloat16):

@@ -16,7 +16,7 @@ from diffusers import (
     FluxTransformer2DModel,
 )
 
-from tacache.models import PARTS
+from tacache_models import PARTS
 from training.config import SCHEDULER, SIZE, TOKENS, WORK
 from training.sheets import save_sheet
 from training.text import load_text, package_folder

@@ -3,7 +3,8 @@
 ``python -m training.prompts -o training/following.jsonl`` writes one JSON object a line: ``tag``,
 ``prompt`` and ``include``, a list of ``class`` (a noun of the vocabulary), ``count`` and, where
 asked for, ``color`` and ``position`` as [relation, index of the other object in the list]. The
-sheet's prompts go to ``sheet.txt`` beside it; ``calibration.jsonl`` and ``test.jsonl``, of
+sheet's prompts go to ``sheet.txt`` beside it, and to ``turbo.jsonl`` the captions of the
+distillation (``set`` is ``train`` or ``held-out``); ``calibration.jsonl`` and ``test.jsonl``, of
 ``category``, ``prompt`` and, where the detector can tell the answer, ``tag`` and ``include``, into
 the model's folder. No prompt is in two of these files.
 """
@@ -13,12 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tacache.lab.demo.run import PROMPTS
 from tacache.models import embedded
+from tacache_lab.demo.demo_request import PROMPTS
 from training.captions import BEHIND, BESIDE, NUMBERS, with_article
 from training.emoji import FOLDER, Thing, load_vocabulary
 from training.scenes import BACKGROUNDS, COLOURS
@@ -28,6 +29,7 @@ Made = tuple[str, list[Prompt]]  # a prompt and its answers
 Kind = Callable[[random.Random, Sequence[Thing]], Made]
 EACH = 20
 SETS, SET_SIZE, SETS_SEED = ("calibration", "test"), 60, 1
+TURBO_SETS, TURBO_SEED = {"train": 680, "held-out": 24}, 2
 STYLE = "a photo of "  # how GenEval begins every prompt
 RELATIONS = tuple(BESIDE)
 PLAIN = {
@@ -199,13 +201,16 @@ def categorised(category: str, rng: random.Random, things: Sequence[Thing]) -> P
 
 
 def make_sets(
-    things: Sequence[Thing], taken: Sequence[str], size: int = SET_SIZE, seed: int = SETS_SEED
+    things: Sequence[Thing],
+    taken: Sequence[str],
+    sizes: Mapping[str, int] | None = None,
+    seed: int = SETS_SEED,
 ) -> dict[str, list[Prompt]]:
-    """The model's prompts for calibration and test: categories in turn, none of those taken."""
+    """Return sets of prompts, by default the model's own: categories in turn, none taken."""
     rng = random.Random(seed)
     used = {prompt.lower().removeprefix(STYLE) for prompt in taken}
     sets: dict[str, list[Prompt]] = {}
-    for name in SETS:
+    for name, size in (sizes or dict.fromkeys(SETS, SET_SIZE)).items():
         sets[name] = []
         while len(sets[name]) < size:
             category = tuple(CATEGORIES)[len(sets[name]) % len(CATEGORIES)]
@@ -216,13 +221,23 @@ def make_sets(
     return sets
 
 
+def make_captions(things: Sequence[Thing], taken: Sequence[str]) -> list[Prompt]:
+    """Return the captions of the distillation, none of those taken, each with its set."""
+    sets = make_sets(things, taken, TURBO_SETS, TURBO_SEED)
+    return [
+        {"set": name, "category": caption["category"], "prompt": caption["prompt"]}
+        for name, captions in sets.items()
+        for caption in captions
+    ]
+
+
 def write_lines(path: Path, prompts: Sequence[Prompt]) -> None:
     """Prompts as JSON lines."""
     path.write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts), encoding="utf-8")
 
 
 def main() -> None:
-    """Write the test set with answers, the sheet and the model's prompts."""
+    """Write the test set with answers, the sheet, the model's prompts and the captions."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("-o", "--output", type=Path, default=FOLDER / "following.jsonl")
     parser.add_argument("--each", type=int, default=EACH, help="prompts of every kind")
@@ -239,6 +254,8 @@ def main() -> None:
     for name, chosen in make_sets(things, taken).items():
         write_lines(arguments.sets / f"{name}.jsonl", chosen)
         print(f"{len(chosen)} prompts -> {arguments.sets / name}.jsonl")
+        taken += [prompt["prompt"] for prompt in chosen]
+    write_lines(arguments.output.with_name("turbo.jsonl"), make_captions(things, taken))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from training.emoji import Thing
 from training.recolour import recolour
-from training.scenes import CANVAS, COLOURS, MOST, SMALLEST, Scene
+from training.scenes import CANVAS, COLOURS, MAX_OBJECTS, MIN_SIDE, Scene
 
 SHADOW_BLUR = 5.0  # pixels of the canvas
 SHADOW_OFFSET = (1.5, 4.0)
@@ -65,8 +65,8 @@ def build_bank(pictures: NDArray[np.uint8], things: Sequence[Thing]) -> Bank:
 
 def pack(scenes: Sequence[Scene], bank: Bank) -> Arrays:
     """Tensors of scenes, on the CPU."""
-    row = np.full((len(scenes), MOST), -1, dtype=np.int64)
-    place = np.zeros((len(scenes), MOST, 3), dtype=np.float32)
+    row = np.full((len(scenes), MAX_OBJECTS), -1, dtype=np.int64)
+    place = np.zeros((len(scenes), MAX_OBJECTS, 3), dtype=np.float32)
     for n, scene in enumerate(scenes):
         for layer, placed in enumerate(scene.objects):
             row[n, layer] = bank.rows[placed.thing, placed.colour]
@@ -89,7 +89,7 @@ def gradients(shades: Tensor, angle: Tensor) -> Tensor:
 def filters(centre: Tensor, size: Tensor, side: int, blur: float = 0.0) -> Tensor:
     """Weights (count, 128, side) that bring a line of ``side`` pixels to its place and size."""
     beyond = (
-        int(side / SMALLEST * max(1.0, blur)) + 2
+        int(side / MIN_SIDE * max(1.0, blur)) + 2
     )  # virtual pixels, so that all weights sum to 1
     scale = (side / size)[:, None, None]
     pixel = torch.arange(CANVAS, device=size.device)[None, :, None] + 0.5
@@ -124,7 +124,7 @@ def render_arrays(arrays: Arrays, sprites: Tensor) -> Tensor:
     device = sprites.device
     place, shadow = arrays.place.to(device), arrays.shadow.to(device)
     canvas = gradients(arrays.shades.to(device), arrays.angle.to(device))
-    for layer in range(MOST):
+    for layer in range(MAX_OBJECTS):
         present = (arrays.row[:, layer] >= 0).nonzero()[:, 0]
         if len(present) == 0:
             break

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from training.emoji import Thing
 
 CANVAS = 128
-MOST = 4  # objects in a scene
-SMALLEST = 32.0  # side of an object
+MAX_OBJECTS = 4  # objects in a scene
+MIN_SIDE = 32.0  # side of an object
 SMALL, LARGE = 52.0, 90.0  # a lone object at most, at least this large is called small, large
 
 KINDS: dict[str, float] = {
@@ -190,13 +190,13 @@ def sample_places(rng: random.Random, count: int) -> list[tuple[float, float, fl
     while True:
         placed: list[tuple[float, float, float]] = []
         for _ in range(12 * count):
-            size = max(SMALLEST, base * rng.uniform(0.94, 1.06))
+            size = max(MIN_SIDE, base * rng.uniform(0.94, 1.06))
             x, y = (rng.uniform(size / 2, CANVAS - size / 2) for _ in range(2))
             if fits(x, y, size, placed):
                 placed.append((x, y, size))
             if len(placed) == count:
                 return placed
-        base = max(SMALLEST, 0.97 * base)
+        base = max(MIN_SIDE, 0.97 * base)
 
 
 def some_colour(rng: random.Random, thing: int, choices: Choices) -> str | None:

@@ -25,12 +25,12 @@ def load_text(folder: Path) -> tuple[Any, Any]:
     return tokenizer, BertModel.from_pretrained(folder).eval()
 
 
-def token_ids(tokenizer: Any, captions: Sequence[str]) -> Tensor:
-    """Token ids (captions, TOKENS), padded as the pipeline pads them."""
+def token_ids(tokenizer: Any, captions: Sequence[str], tokens: int = TOKENS) -> Tensor:
+    """Return token ids (captions, tokens), padded and cut as the pipelines do."""
     ids: Tensor = tokenizer(
         list(captions),
         padding="max_length",
-        max_length=TOKENS,
+        max_length=tokens,
         truncation=True,
         return_tensors="pt",
     ).input_ids

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-
 from benchmarks.fullsize import tables
 from benchmarks.fullsize.measuring import (
     Bench,
@@ -34,6 +33,7 @@ from benchmarks.fullsize.methods import METHODS, RIVALS
 from benchmarks.fullsize.models import MODELS, Built, build
 from benchmarks.fullsize.records import Record, Records, device_name, read, versions
 from benchmarks.fullsize.timing import Clock, probe, timed_run
+
 from tacache.errors import TACacheError
 
 WHATS = ("run", "stepping", "waiting", "fit")

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-
 from benchmarks.fullsize.methods import METHODS, RIVALS, Engaged, Task, counted, tasu_plan
 from benchmarks.fullsize.models import Built
 from benchmarks.fullsize.timing import Clock, Position, Probe, Timed, probe, spread, timed_run
 from benchmarks.fullsize.waiting import traced_waits, waits_in_steps
+
 from tacache.diffusers import applied, fit_plan
-from tacache.rules import carry, start_arc, weighted_sum
+from tacache.stepper import carry, weighted_sum
+from tacache.tasu import start_arc
 
 MICRO = 1e6
 TRACE_STEPS, TRACE_BUDGET = 8, 4

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.fullsize.models import Built
 from benchmarks.fullsize.timing import Position
+
 from tacache import Plan, Profile, make_plan
 from tacache.diffusers import applied
 from tacache.diffusers.calls import run_breaks
@@ -108,7 +109,7 @@ def fitted_plan(times: tuple[float, ...], budget: int) -> Plan:
     """A fitted plan that carries a memory all the way, on even anchors."""
     anchors = even_anchors(len(times) - 1, budget)
     weights = tuple(ROWS[min(i, 2)] for i in range(budget))
-    return Plan(rule="fitted", times=times, anchors=anchors, weights=weights, memory="carried")
+    return Plan(rule="fitted", times=times, anchors=anchors, weights=weights)
 
 
 @contextmanager
@@ -121,7 +122,7 @@ def tasu(task: Task) -> Iterator[Engaged]:
 @contextmanager
 def fitted(task: Task) -> Iterator[Engaged]:
     """A fitted plan, applied as a user does."""
-    setting = {"weights": "made up", "memory": "carried"}
+    setting = {"weights": "made up"}
     with _followed(task, fitted_plan(task.times, task.budget), setting) as engaged:
         yield engaged
 

@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
-
 from benchmarks.fullsize.models import Built
-from tacache.diffusers.flow import run_times
+
+from tacache.diffusers.stepping import run_times
 
 
 class Clock:

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
-
 from benchmarks.fullsize.models import Built
 from benchmarks.fullsize.timing import Clock, wrapped_step
+from torch.profiler import ProfilerActivity, profile
 
 WAITED = "called a synchronizing CUDA operation"  # what the debug mode warns with
 WAITS = ("Synchronize", "Memcpy DtoH", "aten::_local_scalar_dense")

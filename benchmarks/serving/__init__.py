@@ -1,1 +1,1 @@
-"""Serving: wave times and the batcher as they are measured, and many GPUs by simulation."""
+"""Serving: batch times and the batcher as they are measured, and many GPUs by simulation."""

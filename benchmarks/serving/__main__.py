@@ -1,9 +1,9 @@
-r"""Simulate many GPUs with the wave times that were measured, and draw what comes out.
+r"""Simulate many GPUs with the batch times that were measured, and draw what comes out.
 
-    python -m benchmarks.serving simulate benchmarks/results/serving-waves-*.json \
+    python -m benchmarks.serving simulate benchmarks/results/serving-batches-*.json \
         -o benchmarks/results/serving.jsonl
     python -m benchmarks.serving check benchmarks/results/serving-throughput.jsonl \
-        benchmarks/results/serving-waves-h200.json -o benchmarks/results/serving-check.jsonl
+        benchmarks/results/serving-batches-h200.json -o benchmarks/results/serving-check.jsonl
     python -m benchmarks.serving draw benchmarks/results/serving.jsonl -o docs/figures
     python -m benchmarks.serving pages -o .
 
@@ -24,7 +24,8 @@ from benchmarks.serving import tables
 from benchmarks.serving.arrivals import ARRIVALS, poisson
 from benchmarks.serving.figures import draw
 from benchmarks.serving.simulation import Machine, Policy, simulate, summary
-from tacache.serving.load import WaveTimes
+
+from tacache.serving.costs import BatchTimes
 
 STEPS = 50
 POLICIES = (
@@ -41,7 +42,7 @@ GPUS = (1, 8, 64, 1000)
 REQUESTS = {1: 400, 8: 1600, 64: 3200, 1000: 12000}  # in all
 PATIENCE = 2.0  # a deadline, in times of a request alone with all steps
 TURNS = "turns"  # the order of runs in which who waited longest went first
-FIGURES = ("requests_per_second", "p50_seconds", "p99_seconds", "rows_per_wave")
+FIGURES = ("requests_per_second", "p50_seconds", "p99_seconds", "rows_per_batch")
 FULLSIZE = Path("benchmarks/results/fullsize.jsonl")
 
 
@@ -50,7 +51,7 @@ def machines(files: Sequence[Path]) -> Iterator[tuple[Machine, dict[str, str]]]:
     measured = set()
     for path in files:
         found = json.loads(path.read_text())
-        for one in found["waves"]:
+        for one in found["batches"]:
             times = {int(rows): seconds for rows, seconds in one["seconds"].items()}
             measured.add((one["model"], found["device"]))
             yield (
@@ -72,7 +73,7 @@ def machines(files: Sequence[Path]) -> Iterator[tuple[Machine, dict[str, str]]]:
 
 def machine(name: str, times: dict[int, float], passes: int, decode: float) -> Machine:
     """A GPU by its measured times."""
-    known = WaveTimes()
+    known = BatchTimes()
     for rows, seconds in times.items():
         known.add(rows, seconds)
     return Machine(name, known, passes, decode)
@@ -103,24 +104,28 @@ def records(files: Sequence[Path], gpus: Sequence[int]) -> Iterator[dict[str, An
                         }
 
 
-def checks(measured: Path, waves: Path) -> Iterator[dict[str, Any]]:
+def checks(measured: Path, batches: Path) -> Iterator[dict[str, Any]]:
     """Runs of the batcher on one device, beside what the simulation says of them.
 
     It is told the times of calls alone, as `measure` has them, and those that the batcher itself
-    had while it ran, with all that it does between two waves.
+    had while it ran, with all that it does between two batches.
     """
     for one in read(measured):
-        known = [m for m, said in machines([waves]) if said["device"] == one["device"]]
+        known = [m for m, said in machines([batches]) if said["device"] == one["device"]]
         alone = next(machine for machine in known if machine.name == one["model"])
         real = one["batcher"]
         found = {"calls_alone": simulated(one, alone)}
-        if "wave_seconds" in real:
-            times = {int(rows): seconds for rows, seconds in real["wave_seconds"].items()}
+        if "batch_seconds" in real:
+            times = {int(rows): seconds for rows, seconds in real["batch_seconds"].items()}
             own = machine(one["model"], times, alone.passes, real["decode_seconds"])
-            found["waves_of_the_run"] = simulated(one, own)
+            found["batches_of_the_run"] = simulated(one, own)
         yield {
             "what": "check",
-            **{name: one[name] for name in ("model", "device", "order", "graphs") if name in one},
+            **{
+                name: one[name]
+                for name in ("model", "device", "order", "graphs", "graph_rows")
+                if name in one
+            },
             "measured": {name: real[name] for name in FIGURES if name in real},
             "simulated": found,
             "simulated_over_measured": {
@@ -147,12 +152,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     one, two, four = (commands.add_parser(name) for name in ("simulate", "draw", "pages"))
-    one.add_argument("waves", nargs="+", type=Path)
+    one.add_argument("batches", nargs="+", type=Path)
     one.add_argument("--gpus", nargs="+", type=int, choices=GPUS, default=GPUS)
     two.add_argument("records", type=Path)
     three = commands.add_parser("check")
     three.add_argument("measured", type=Path)
-    three.add_argument("waves", type=Path)
+    three.add_argument("batches", type=Path)
     for command in (one, two, three, four):
         command.add_argument("-o", "--out", type=Path, required=True)
     options = parser.parse_args(arguments)
@@ -163,9 +168,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tables.write_pages(options.out)
         return
     if options.command == "check":
-        found = checks(options.measured, options.waves)
+        found = checks(options.measured, options.batches)
     else:
-        found = records(options.waves, options.gpus)
+        found = records(options.batches, options.gpus)
     options.out.write_text("".join(json.dumps(one) + "\n" for one in found), encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
 """Seconds of one call of a denoiser by its rows, the input of the simulation.
 
-    python -m benchmarks.serving.measure --device cuda -o waves.json
-    python -m benchmarks.serving.measure --models tiny-flux --rows 1 2 4 8 -o waves.json
+    python -m benchmarks.serving.measure --device cuda -o batches.json
+    python -m benchmarks.serving.measure --models tiny-flux --rows 1 2 4 8 -o batches.json
 
 tiny-flux has its own weights, in float32; FLUX.1-dev's and Wan 1.3B's architectures have random
 ones, in bfloat16. `passes` is how many calls one evaluation takes (two where guidance runs a second
@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-
 from benchmarks.fullsize.models import build
 from benchmarks.fullsize.records import device_name, versions
 from benchmarks.fullsize.timing import Clock
 from benchmarks.serving.pipelines import TEXTS, tiny_flux
+from torch import Tensor
 
 WITHOUT_ROWS = ("txt_ids", "img_ids")
 
@@ -159,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "note": options.note,
         "versions": versions(),
         "command": " ".join(["python -m benchmarks.serving.measure", *words]),
-        "waves": [],
+        "batches": [],
     }
     loaded: tuple[str, Any, dict[str, Any]] = ("", None, {})
     for served in (one for one in SERVED if one.name in options.models):
@@ -169,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         one = replace(served, call={}) if options.tiny and served.model != "tiny-flux" else served
         found = measured(one, *loaded[1:], options.rows or served.rows, options.repeats)
         print(json.dumps(found), flush=True)
-        written["waves"].append(found)
+        written["batches"].append(found)
         options.out.write_text(json.dumps(written, indent=1) + "\n")
 
 

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.fullsize.models import build
 from torch import Tensor
 
-from benchmarks.fullsize.models import build
+import tacache_models
 from tacache import Plan, instant_plan, models
 from tacache.diffusers import drive
 from tacache.prompts import read_prompts
@@ -23,7 +24,7 @@ def encode(out: Path) -> None:
     texts = read_prompts(models.embedded("tiny-flux").prompts("test"))
     given: dict[str, Any] = {
         "prompt_2": None,
-        "max_sequence_length": models.TOKENS,
+        "max_sequence_length": tacache_models.TOKENS,
         "device": torch.device("cpu"),
     }
     found = pipe.encode_prompt(prompt=texts, **given)

@@ -1,9 +1,9 @@
 """Many GPUs that serve requests, by simulation: one event after the other, in pure Python.
 
-A GPU makes wave after wave. Its time is the measured one of a call of the denoiser with so many
-rows; decoding is added to the wave in which a request ends. Requests join and leave at every wave,
+A GPU makes batch after batch. Its time is the measured one of a call of the denoiser with so many
+rows; decoding is added to the batch in which a request ends. Requests join and leave at each batch,
 or, with whole-request batching, when a batch is done. A new request goes to the GPU with the least
-work queued. Who came first goes first, and waves have no more rows than pay, as in the batcher.
+work queued. Who came first goes first, and batches have no more rows than pay, as in the batcher.
 Nothing fails, no network has a delay, and all requests have the same size.
 """
 
@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tacache.serving.load import WaveTimes, paying_rows
+from tacache.serving.costs import BatchTimes, paying_rows
 
 
 @dataclass(frozen=True)
@@ -23,30 +23,30 @@ class Machine:
     """One GPU with one model on it, as measured."""
 
     name: str
-    times: WaveTimes
+    times: BatchTimes
     passes: int  # calls of the denoiser an evaluation
     decode: float  # seconds a request
-    gap: float = 0.0  # seconds between two waves, which no call of the denoiser explains
+    gap: float = 0.0  # seconds between two batches, which no call of the denoiser explains
 
-    def wave(self, rows: int) -> float:
-        """Seconds of a wave."""
-        if rows not in self._waves:
-            self._waves[rows] = self.times.of(rows) + self.gap
-        return self._waves[rows]
+    def batch(self, rows: int) -> float:
+        """Seconds of a batch."""
+        if rows not in self._batches:
+            self._batches[rows] = self.times.of(rows) + self.gap
+        return self._batches[rows]
 
     @cached_property
-    def _waves(self) -> dict[int, float]:
+    def _batches(self) -> dict[int, float]:
         return {}
 
     def paying(self, most: int) -> int:
-        """The rows of a wave beyond which more do not pay."""
+        """The rows of a batch beyond which more do not pay."""
         known = self.times.seconds
-        waves = {rows: self.wave(rows) for rows in (*known, most) if rows <= most}
-        return paying_rows(waves)
+        batches = {rows: self.batch(rows) for rows in (*known, most) if rows <= most}
+        return paying_rows(batches)
 
     def alone(self, evaluations: int) -> float:
         """Seconds of a request that has the GPU for itself."""
-        return self.passes * evaluations * self.wave(1) + self.decode
+        return self.passes * evaluations * self.batch(1) + self.decode
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Policy:
     is_whole: bool = False
     max_rows: int = 16
     max_active: int = 32
-    headroom: float = 0.5  # of a deadline, for requests that come later and share the waves
-    takes_turns: bool = False  # waves have as many rows as fit, and who waits longest goes first
+    headroom: float = 0.5  # of a deadline, for requests that come later and share the batches
+    takes_turns: bool = False  # batches have as many rows as fit, and who waits longest goes first
 
 
 @dataclass(eq=False)
@@ -74,20 +74,20 @@ class Request:
 
 @dataclass
 class Gpu:
-    """What a GPU works on: the active share its waves, the others wait."""
+    """What a GPU works on: the active share its batches, the others wait."""
 
     machine: Machine
     policy: Policy
     active: deque[Request] = field(default_factory=deque)
     waiting: deque[Request] = field(default_factory=deque)
-    wave: list[Request] = field(default_factory=list)
+    batch: list[Request] = field(default_factory=list)
     queued: int = 0  # calls of the denoiser
-    rows: int = 0  # in all waves
-    waves: int = 0
+    rows: int = 0  # in all batches
+    batches: int = 0
 
     @cached_property
     def most(self) -> int:
-        """The rows that a wave has at the most."""
+        """The rows that a batch has at the most."""
         policy = self.policy
         as_many = policy.is_whole or policy.takes_turns
         return policy.max_rows if as_many else self.machine.paying(policy.max_rows)
@@ -104,16 +104,16 @@ class Gpu:
     def expected(self, budget: int) -> float:
         """When a request that comes now would be done, if no other one comes."""
         machine, calls = self.machine, self.machine.passes * budget
-        here = 1 + len(self.active) + len(self.waiting) + len(self.wave)
-        shared = calls * machine.wave(min(here, self.most))
+        here = 1 + len(self.active) + len(self.waiting) + len(self.batch)
+        shared = calls * machine.batch(min(here, self.most))
         if here <= self.most:
             return shared + machine.decode
         if self.policy.takes_turns:
             return shared * here / self.most + machine.decode
-        return (self.queued + calls) / self.most * machine.wave(self.most) + machine.decode
+        return (self.queued + calls) / self.most * machine.batch(self.most) + machine.decode
 
     def start(self) -> float | None:
-        """Begin a wave, if anybody waits for one; its seconds."""
+        """Begin a batch, if anybody waits for one; its seconds."""
         policy = self.policy
         room = policy.max_rows if policy.is_whole else policy.max_active
         if not (policy.is_whole and self.active):
@@ -121,24 +121,24 @@ class Gpu:
                 self.active.append(self.waiting.popleft())
         if not self.active:
             return None
-        self.wave = [self.active.popleft() for _ in range(min(len(self.active), self.most))]
-        self.waves, self.rows = self.waves + 1, self.rows + len(self.wave)
-        ending = sum(one.left == 1 for one in self.wave)
-        return self.machine.wave(len(self.wave)) + ending * self.machine.decode
+        self.batch = [self.active.popleft() for _ in range(min(len(self.active), self.most))]
+        self.batches, self.rows = self.batches + 1, self.rows + len(self.batch)
+        ending = sum(one.left == 1 for one in self.batch)
+        return self.machine.batch(len(self.batch)) + ending * self.machine.decode
 
     def finish(self, now: float) -> None:
-        """End the wave: who is done leaves, the others go on, before those who came later."""
-        for one in self.wave:
+        """End the batch: who is done leaves, the others go on, before those who came later."""
+        for one in self.batch:
             one.left -= 1
             self.queued -= 1
             if not one.left:
                 one.ended = now
-        going = [one for one in self.wave if one.left]
+        going = [one for one in self.batch if one.left]
         if self.policy.takes_turns:
             self.active.extend(going)
         else:
             self.active.extendleft(reversed(going))
-        self.wave = []
+        self.batch = []
 
 
 def simulate(
@@ -153,7 +153,7 @@ def simulate(
     served = [Gpu(machine, policy) for _ in range(gpus)]
     queued = np.zeros(gpus)
     requests: list[Request] = []
-    events: list[tuple[float, int]] = []  # the ends of waves
+    events: list[tuple[float, int]] = []  # the ends of batches
     is_busy = [False] * gpus
 
     def begin(number: int, now: float) -> None:
@@ -162,7 +162,7 @@ def simulate(
         if seconds is not None:
             heapq.heappush(events, (now + seconds, number))
 
-    def end_waves(until: float) -> None:
+    def end_batches(until: float) -> None:
         while events and events[0][0] <= until:
             now, number = heapq.heappop(events)
             served[number].finish(now)
@@ -170,7 +170,7 @@ def simulate(
             begin(number, now)
 
     for n, arrived in enumerate(arrivals):
-        end_waves(arrived)
+        end_batches(arrived)
         number = int(queued.argmin())
         gpu = served[number]
         budget = gpu.choose(deadline) if budgets is None else budgets[n]
@@ -181,7 +181,7 @@ def simulate(
         queued[number] = gpu.queued
         if not is_busy[number]:
             begin(number, arrived)
-    end_waves(np.inf)
+    end_batches(np.inf)
     return requests, served
 
 
@@ -197,5 +197,5 @@ def summary(
         "p99_seconds": float(np.quantile(late, 0.99)),
         "missed": float((late > deadline).mean()),
         "mean_budget": float(np.mean([one.budget for one in requests])),
-        "rows_per_wave": sum(one.rows for one in served) / sum(one.waves for one in served),
+        "rows_per_batch": sum(one.rows for one in served) / sum(one.batches for one in served),
     }

@@ -14,7 +14,10 @@ SHORT = {
     "by load": "continuous, 7 to 50 by load",
 }
 WAYS = {"one_after_another": "one after another", "whole_requests": "whole batches of 8"}
-TOLD = {"calls_alone": "times of calls alone", "waves_of_the_run": "times of the run's own waves"}
+TOLD = {
+    "calls_alone": "times of calls alone",
+    "batches_of_the_run": "times of the run's own batches",
+}
 HEAD = (
     "| policy | GPUs | arrivals | load | served | p50 | p99 | missed | mean budget | rows |\n"
     "|---|---|---|---|---|---|---|---|---|---|"
@@ -57,7 +60,7 @@ def row(one: Record) -> str:
         f"{one['p99_seconds'] / alone:.2f}",
         f"{100 * one['missed']:.1f} %",
         f"{one['mean_budget']:.1f}",
-        f"{one['rows_per_wave']:.1f}",
+        f"{one['rows_per_batch']:.1f}",
     )
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -81,13 +84,13 @@ def summary(records: Iterable[Record], load: float = 6.0) -> str:
 def measured(records: Iterable[Record]) -> str:
     """The batcher beside the two other ways, as they ran on one device."""
     lines = [
-        "| model | arrivals | way | requests a second | p50 | p99 | rows a wave |",
+        "| model | arrivals | way | requests a second | p50 | p99 | rows a batch |",
         "|---|---|---|---|---|---|---|",
     ]
     for one in records:
         for name, title in (*WAYS.items(), ("batcher", f"the batcher{_manner(one)}")):
             way = one[name]
-            rows = f"{way['rows_per_wave']:.1f}" if "rows_per_wave" in way else ""
+            rows = f"{way['rows_per_batch']:.1f}" if "rows_per_batch" in way else ""
             lines.append(
                 f"| {one['model']} | {one['requests']}, {one['times']:g} times | {title} | "
                 f"{way['requests_per_second']:.2f} | {way['p50_seconds']:.2f} s | "
@@ -99,13 +102,15 @@ def measured(records: Iterable[Record]) -> str:
 def _manner(run: Record) -> str:
     """How a run differs from what the batcher does now."""
     turns = ", in turns" if run["order"] == "turns" else ""
-    return turns + ("" if run["graphs"] else ", without CUDA graphs")
+    if not run["graphs"]:
+        return f"{turns}, without CUDA graphs"
+    return turns + ("" if run.get("graph_rows") == "few" else ", a graph for each number of rows")
 
 
 def checks(records: Iterable[Record]) -> str:
     """What the simulation says of these runs, over what was measured."""
     lines = [
-        "| run | told | requests a second | p50 | p99 | rows a wave |",
+        "| run | told | requests a second | p50 | p99 | rows a batch |",
         "|---|---|---|---|---|---|",
     ]
     for one in records:
@@ -144,10 +149,10 @@ def marks(name: str) -> tuple[str, str]:
 
 
 PAGES = {
-    "docs/explanation/serving-scale.md": {"missed": ("serving.jsonl", summary)},
-    "docs/reference/serving.md": {
-        "measured": ("serving-throughput.jsonl", measured),
+    "docs/reference/serving.md": {"measured": ("serving-throughput.jsonl", measured)},
+    "benchmarks/serving/README.md": {
+        "missed": ("serving.jsonl", summary),
         "checks": ("serving-check.jsonl", checks),
+        "simulated": ("serving.jsonl", render),
     },
-    "docs/reference/serving-simulated.md": {"simulated": ("serving.jsonl", render)},
 }

@@ -102,7 +102,7 @@ def batched(batcher: Batcher, plans: dict[int, Any], load: Load) -> dict[str, An
     """Requests handed to the batcher as they arrive."""
     load.begin()
     numbers: dict[Any, int] = {}
-    before = batcher.waves
+    before = batcher.batches
     with estimating(batcher, load) as samples:
         for number, call in enumerate(load.calls):
             load.wait_for(number)
@@ -114,11 +114,13 @@ def batched(batcher: Batcher, plans: dict[int, Any], load: Load) -> dict[str, An
     while len(load.ends) < len(numbers):  # the last one's callback
         time.sleep(0.001)
     size = size_of(load.calls[0])
-    waves, rows = (after - earlier for after, earlier in zip(batcher.waves, before, strict=True))
+    batches, rows = (
+        after - earlier for after, earlier in zip(batcher.batches, before, strict=True)
+    )
     return load.summary() | {
-        "waves": waves,
-        "rows_per_wave": rows / waves,
-        "wave_seconds": {str(r): one for r, one in batcher.costs.measured(size).items()},
+        "batches": batches,
+        "rows_per_batch": rows / batches,
+        "batch_seconds": {str(r): one for r, one in batcher.costs.measured(size).items()},
         "decode_seconds": batcher.costs.decoding(size, 1),
         "finish_error": errors(samples, numbers, load),
     }

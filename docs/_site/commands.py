@@ -8,7 +8,7 @@ from rich.markup import render
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from tacache.cli import app
+from tacache.cli.command_line import app
 
 
 class Commands(SphinxDirective):

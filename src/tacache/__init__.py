@@ -4,13 +4,12 @@ from importlib.metadata import version
 
 from tacache import models
 from tacache.calibration import calibrate
-from tacache.certificate import Certificate
 from tacache.diagnostics import diagnose
 from tacache.errors import HostError, PlanError, ProfileError, TACacheError
 from tacache.fitting import fit_plan
 from tacache.grid import time_grid
 from tacache.instant import instant_plan
-from tacache.plan import Plan, make_plan
+from tacache.plan import Certificate, Plan, make_plan
 from tacache.profile import Origin, Profile
 from tacache.stepper import Stepper, sample
 

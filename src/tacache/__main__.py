@@ -1,5 +1,5 @@
 """`python -m tacache` is the command line."""
 
-from tacache.cli import main
+from tacache.cli.command_line import main
 
 main()

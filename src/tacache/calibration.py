@@ -8,11 +8,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from tacache.decomposition import indicators, norm
 from tacache.errors import ProfileError
 from tacache.grid import step_lengths
 from tacache.profile import Origin, Profile, profile_times
 from tacache.storage.finished import FinishedRuns
+from tacache.tasu import indicators, norm
 from tacache.velocity import Batch, Condition, Velocity, batches, check_velocity, euler
 from tacache.work.processes import ALONE, Processes
 from tacache.work.progress import track
@@ -37,6 +37,22 @@ def calibrate(
     dim 0 with the samples and passed on as `velocity(x, t, label=...)`. If the samples do not fit
     in one tensor, calibrate on parts and `Profile.merge` them: the result is the same. `breaks` are
     times below which another model or guidance takes over.
+
+    Args:
+        velocity: The guided velocity, `velocity(x, t, **condition)`.
+        noise: The states that the samples start from, along dim 0.
+        times: The noise levels of the full run, N + 1 numbers.
+        condition: What belongs to each sample, by the names of `velocity`'s arguments.
+        batch_size: How many samples one call of `velocity` gets at most.
+        breaks: Noise levels below which another expert or guidance takes over.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The profile of these runs.
+
+    Raises:
+        ProfileError: If a velocity is not finite, or not of its state's shape.
+
     """
     grid = profile_times(times)
     origin = Origin(
@@ -60,7 +76,7 @@ def measure_all(
     processes: Processes = ALONE,
     progress: bool = False,
 ) -> Profile:
-    """The profile of all runs together; `measured(number, run)` returns that of one of them.
+    """Return the profile of all runs together; `measured(number, run)` returns that of one of them.
 
     Several processes share the runs out, and each gets the whole profile. Runs that are `finished`
     are not made again.
@@ -81,7 +97,7 @@ def measure_all(
 def full_steps(
     velocity: Velocity, batch: Batch, times: tuple[float, ...]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The velocity of each step of a batch's full Euler run (eq. 1), and the state it leads to."""
+    """Return the velocity of each step of a batch's full Euler run (eq. 1), and the next state."""
     x = batch.noise
     for t, t_next in pairwise(times):
         v = check_velocity(velocity(x, t, **batch.condition), x)
@@ -92,15 +108,15 @@ def full_steps(
 def measure(
     velocities: Iterable[Tensor],
     times: tuple[float, ...],
-    host: Origin,
+    origin: Origin,
     breaks: Sequence[float] = (),
     first_sample: int = 0,
 ) -> Profile:
-    """The profile of one batch from its velocities in order; two are in memory at a time."""
+    """Return the profile of one batch from its velocities in order; two are in memory at a time."""
     recorder = Recorder(times, first_sample)
     for v in velocities:
         recorder.add(v)
-    return recorder.profile(host, breaks)
+    return recorder.profile(origin, breaks)
 
 
 class Recorder:
@@ -124,11 +140,11 @@ class Recorder:
         self.latest = v.clone()  # the model may write its next velocity into the same memory
         self.seen += 1
 
-    def profile(self, host: Origin, breaks: Sequence[float] = ()) -> Profile:
-        """The profile of the run, once it is over."""
+    def profile(self, origin: Origin, breaks: Sequence[float] = ()) -> Profile:
+        """Return the profile of the run, once it is over."""
         if self.seen != len(self.times) - 1:
             raise ProfileError(f"{len(self.times) - 1} steps gave {self.seen} velocities")
-        return Profile.from_samples(self.times, self._magnitude, self._direction, host, breaks)
+        return Profile.from_samples(self.times, self._magnitude, self._direction, origin, breaks)
 
 
 def check_measurable(v: Tensor, step: int, *, last: bool, first_sample: int = 0) -> None:

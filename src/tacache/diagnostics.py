@@ -16,12 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacache.decomposition import dot, norm, orthogonal_part, relative_distance, share
 from tacache.errors import HostError, PlanError
 from tacache.plan import Plan
-from tacache.rules import advance, init_direction, realign
 from tacache.stepper import Stepper
 from tacache.storage.files import Frozen
+from tacache.tasu import (
+    advance,
+    dot,
+    init_direction,
+    norm,
+    orthogonal_part,
+    realign,
+    relative_distance,
+    share,
+)
 from tacache.velocity import Batch, Condition, Velocity, batches, check_velocity, euler
 from tacache.work.progress import track
 
@@ -82,7 +90,23 @@ def diagnose(
     batch_size: int | None = None,
     progress: bool = False,
 ) -> Diagnostics:
-    """Run `plan` beside the full-step reference from the same noise, and compare step by step."""
+    """Run `plan` beside the full-step reference from the same noise, and compare step by step.
+
+    Args:
+        velocity: The guided velocity, `velocity(x, t, **condition)`.
+        noise: The states that the samples start from, along dim 0.
+        plan: The plan that is looked at.
+        condition: What belongs to each sample, by the names of `velocity`'s arguments.
+        batch_size: How many samples one call of `velocity` gets at most.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        How far the run is from the reference, step by step.
+
+    Raises:
+        TACacheError: If a velocity is not finite.
+
+    """
     records: Records = defaultdict(list)
     for batch in track(list(batches(noise, condition, batch_size)), "diagnosing", progress):
         _compare(velocity, batch, plan, records)
@@ -90,7 +114,7 @@ def diagnose(
 
 
 def damp(plan: Plan, found: Sequence[Diagnostics]) -> Plan:
-    """A `tasu` plan with d cos(theta) in the place of d: the rule `damped`.
+    """Return a `tasu` plan with d cos(theta) in the place of d: the rule `damped`.
 
     An update of strength s along a direction at angle theta to the true one leaves the error
     s^2 - 2 s d cos(theta) + d^2, least at s = d cos(theta); the paper takes s = d (eq. 13). The
@@ -149,7 +173,7 @@ def _compare(velocity: Velocity, batch: Batch, plan: Plan, records: Records) -> 
 
 
 def _bound(plan: Plan, n: int, v: Tensor, v_next: Tensor, p: Tensor) -> dict[str, Tensor]:
-    """Both sides of eq. 16 at step n, with the plan's indicators and the direction history p."""
+    """Return both sides of eq. 16 at step n, with the plan's indicators and the history p."""
     dt = plan.times[n] - plan.times[n + 1]
     growth, planned_d = plan.update(n)
     planned_k = torch.full_like(norm(v), math.log(growth) / dt)
@@ -206,7 +230,7 @@ def _summary(records: Records, plan: Plan) -> Diagnostics:
 
 
 def alignment(cosines: Sequence[float]) -> Alignment:
-    """How the cosines of cached steps are spread."""
+    """Return how the cosines of cached steps are spread."""
     low, median, high = np.percentile(cosines, [10, 50, 90])
     return Alignment(
         records=len(cosines),

@@ -9,7 +9,7 @@ class TACacheError(Exception):
     """Base of all errors of this package."""
 
     def __str__(self) -> str:
-        """The message, which may quote a file: what a terminal would act on is escaped."""
+        """Return the message, which may quote a file: what a terminal would act on is escaped."""
         return "\n".join(map(printable, super().__str__().split("\n")))
 
 
@@ -29,8 +29,13 @@ class StorageError(TACacheError, OSError):
     """A file cannot be written, as on a full or read-only disk."""
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 evaluation, 13 evaluations."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def printable(text: object) -> str:
-    """The text with every character escaped that a terminal would act on instead of showing it."""
+    """Return the text, with characters escaped that a terminal would act on."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
         for letter in str(text)
@@ -38,13 +43,13 @@ def printable(text: object) -> str:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> HostError:
-    """The error about a name that is not among the known ones, with the one that was meant."""
+    """Return the error about a name that is not among the known ones, with the one meant."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return HostError(f"{what} {name!r}" + (f" (meant {close[0]!r}?)" if close else ""))
 
 
 def first_line(error: BaseException) -> str:
-    """What a library's error says, without the paragraphs after it."""
+    """Return what a library's error says, without the paragraphs after it."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

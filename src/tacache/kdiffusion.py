@@ -8,12 +8,13 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 import tacache.fitting
 from tacache.calibration import measure
@@ -22,9 +23,10 @@ from tacache.grid import GRID_TOLERANCE, as_times, break_steps, same_grid
 from tacache.moving import from_step, moved_to, until_step, with_breaks
 from tacache.plan import Plan, make_plan
 from tacache.profile import Origin, Profile, profile_times
-from tacache.schedule import least_max_skip
+from tacache.ssc import least_max_skip
 from tacache.stepper import Stepper
 from tacache.velocity import Velocity, check_finite, check_velocity
+from tacache.work.progress import counting
 
 logger = logging.getLogger("tacache.kdiffusion")
 
@@ -32,6 +34,13 @@ Denoiser = Callable[..., Tensor]
 Callback = Callable[[dict[str, Any]], None]
 # keep(denoised, sigma): what of a rebuilt `denoised` is known better, as outside an inpainting mask
 Keep = Callable[[Tensor, Tensor], Tensor]
+
+
+class DisplayOptions(TypedDict, total=False):
+    """What a sampler shows while it runs, as k-diffusion's samplers take it."""
+
+    callback: Callback | None  # called with x, i, sigma, sigma_hat and denoised at every step
+    disable: bool | None  # whether no bar is shown; None shows one on a terminal
 
 
 @torch.no_grad()
@@ -48,14 +57,35 @@ def sample_tacache(
 ) -> Tensor:
     """Sample by Euler over `sigmas`, and call the model at the plan's anchors only.
 
-    The plan is moved to `sigmas` if they are not its own. The callback is called at every step: at
+    The plan is moved to `sigmas` if they are not its own; one for the flow keeps its own times
+    between their ends, and is a run of so many steps. The callback is called at every step: at
     anchors with the model's `denoised`, else with that of the rebuilt velocity. A fitted plan
     crosses each interval in one step; its callbacks lie on that line, and change nothing.
     `keep(denoised, sigma)` corrects a rebuilt `denoised`, as outside an inpainting mask.
+
+    Args:
+        model: The denoiser, `model(x, sigma, **extra_args)`.
+        x: The first state, with samples along dim 0.
+        sigmas: The run's noise levels, from noise to data.
+        extra_args: What else the model is called with.
+        callback: Called with `x`, `i`, `sigma`, `sigma_hat` and `denoised` at every step.
+        disable: Whether no bar is shown; None shows one on a terminal.
+        plan: The plan to follow.
+        keep: Corrects a rebuilt `denoised`.
+
+    Returns:
+        The last state.
+
+    Raises:
+        HostError: The plan does not go with these sigmas or latents.
+        TACacheError: A value of the model or the result is not finite.
+
     """
     if len(sigmas) < 2:
         return x
     plan = plan_for_sigmas(plan, sigmas.tolist())
+    if plan.has_own_times:
+        sigmas = sigmas.new_tensor(plan.times)
     _check_latents(plan, tuple(x.shape[1:]))
     run, stepper = _Run(model, sigmas, extra_args or {}, x.new_ones([len(x)])), Stepper(plan)
     jumps = plan.weights is not None and keep is None  # what is kept may change at every step
@@ -69,7 +99,7 @@ def sample_tacache(
             for i in range(n, stepper.step):
                 if callback is not None:
                     callback(run.report(x, v, n, i, seen))
-                tick()
+                tick(1)
             x = run.advanced(x, v, n, stepper.step)
     return check_finite(x)
 
@@ -80,18 +110,35 @@ def sample_recorded(
     x: Tensor,
     sigmas: Tensor,
     extra_args: dict[str, Any] | None = None,
-    callback: Callback | None = None,
-    disable: bool | None = None,
     *,
     record: Callable[[Profile], None],
-    host: Origin | None = None,
+    origin: Origin | None = None,
     breaks: Sequence[float] = (),
+    **shown: Unpack[DisplayOptions],
 ) -> Tensor:
-    """Sample by plain Euler at every step, and hand the run's profile to `record` at the end."""
-    times = profile_times(_levels(sigmas.tolist()))
+    """Sample by plain Euler at every step, and hand the run's profile to `record` at the end.
+
+    Args:
+        model: The denoiser.
+        x: The first state.
+        sigmas: The noise levels.
+        extra_args: What else the model is called with.
+        record: Called with the profile.
+        origin: Where the profile comes from.
+        breaks: The levels at which guidance changes.
+        shown: `callback` and `disable`, as in `sample_tacache`.
+
+    Returns:
+        The last state.
+
+    Raises:
+        HostError: The sigmas are no falling levels.
+
+    """
+    times, callback = profile_times(_levels(sigmas.tolist())), shown.get("callback")
     run = _Run(model, sigmas, extra_args or {}, x.new_ones([len(x)]))
 
-    def velocities(tick: Callable[[], None]) -> Iterator[Tensor]:
+    def velocities(tick: Callable[[int], None]) -> Iterator[Tensor]:
         nonlocal x
         for n in range(len(times) - 1):
             seen: list[Tensor] = []
@@ -100,10 +147,10 @@ def sample_recorded(
                 callback(run.report(x, v, n, n, seen))
             yield v
             x = run.advanced(x, v, n, n + 1)
-            tick()
+            tick(1)
 
-    origin = _with_latents(host or Origin(kind="k-diffusion"), x)
-    with _progress_bar(len(times) - 1, disable) as tick:
+    origin = _with_latents(origin or Origin(kind="k-diffusion"), x)
+    with _progress_bar(len(times) - 1, shown.get("disable")) as tick:
         record(measure(velocities(tick), times, origin, breaks))
     return x
 
@@ -113,19 +160,27 @@ def calibrate(
     x: Tensor,
     sigmas: Tensor,
     extra_args: dict[str, Any] | None = None,
-    callback: Callback | None = None,
-    disable: bool | None = None,
-    *,
-    host: Origin | None = None,
-    breaks: Sequence[float] = (),
+    **options: Any,
 ) -> Profile:
-    """Measure a profile on a full run from `x`; `Profile.merge` joins those of several runs."""
-    found: list[Profile] = []
-    sample_recorded(
-        model, x, sigmas, extra_args, callback, disable,
-        record=found.append, host=host, breaks=breaks,
-    )  # fmt: skip
-    return found[0]
+    """Measure a profile on a full run from `x`; `Profile.merge` joins those of several runs.
+
+    Args:
+        model: The denoiser.
+        x: The first state.
+        sigmas: The noise levels.
+        extra_args: What else the model is called with.
+        options: `origin`, `breaks`, `callback` and `disable` of `sample_recorded`.
+
+    Returns:
+        The profile of this run.
+
+    Raises:
+        HostError: The sigmas are no falling levels.
+
+    """
+    measured: list[Profile] = []
+    sample_recorded(model, x, sigmas, extra_args, record=measured.append, **options)
+    return measured[0]
 
 
 def fit_plan(
@@ -134,21 +189,46 @@ def fit_plan(
     sigmas: Tensor,
     extra_args: dict[str, Any] | None = None,
     *,
-    evaluations: int,
+    evaluations: int | None = None,
     **options: Any,
 ) -> Plan:
     """Fit a plan to full runs from `x` (two samples or more along dim 0).
 
     The model always gets the whole batch, since `extra_args` may belong to its samples. Options
     are those of `tacache.fit_plan`.
+
+    Args:
+        model: The denoiser.
+        x: The first states, two samples or more.
+        sigmas: The noise levels.
+        extra_args: What else the model is called with.
+        evaluations: How often the plan evaluates the model; `like_steps` and `min_psnr` of the
+            options ask for a quality in its place.
+        options: Those of `tacache.fit_plan`.
+
+    Returns:
+        The fitted plan, with its certificate.
+
+    Raises:
+        PlanError: The budget or an option cannot be met.
+
     """
     velocity, times = velocity_of(model, extra_args), _levels(sigmas.tolist())
     plan = tacache.fitting.fit_plan(velocity, x, times, evaluations=evaluations, **options)
-    return plan.model_copy(update={"host": _with_latents(Origin(kind="k-diffusion"), x)})
+    return plan.model_copy(update={"origin": _with_latents(Origin(kind="k-diffusion"), x)})
 
 
 def velocity_of(model: Denoiser, extra_args: dict[str, Any] | None = None) -> Velocity:
-    """Return a flow model of k-diffusion as a function `velocity(x, t)`."""
+    """Return a flow model of k-diffusion as a function `velocity(x, t)`.
+
+    Args:
+        model: The denoiser of a flow model.
+        extra_args: What else the model is called with.
+
+    Returns:
+        The function that `tacache.calibrate` and `tacache.fit_plan` take.
+
+    """
     arguments = extra_args or {}
 
     def velocity(x: Tensor, t: float) -> Tensor:
@@ -164,10 +244,11 @@ def plan_for_sigmas(plan: Plan, sigmas: Sequence[float]) -> Plan:
     its rates; a fitted plan takes another shift of as many steps, with a warning.
     """
     times = _levels(sigmas)
-    start = _stretch(plan.times, times)
+    start = _stretch(plan.full_times, times)
     if start is not None:
         later = from_step(plan, start) if start else plan
-        return until_step(later, len(times) - 1)
+        stop = len(times) - 1
+        return later if stop == later.full_steps else until_step(later, stop)
     _check_ends(plan, times)
     return moved_to(plan, times, logger, level=logging.INFO)
 
@@ -181,7 +262,7 @@ def plan_from_profile(
     """
     times = _levels(sigmas)
     if evaluations >= len(times) - 1:
-        return Plan.full(times).model_copy(update={"host": profile.host})
+        return Plan.full(times).model_copy(update={"origin": profile.origin})
     measured = profile.resample(times)
     if breaks:
         measured = measured.model_copy(update={"breaks": tuple(breaks)})
@@ -205,22 +286,22 @@ class _Run(NamedTuple):
     ones: Tensor  # one a sample
 
     def velocity(self, x: Tensor, n: int, seen: list[Tensor]) -> Tensor:
-        """The model's velocity at step n; its `denoised` is added to `seen`."""
+        """Return the model's velocity at step n; its `denoised` is added to `seen`."""
         denoised = self.model(x, self.sigmas[n] * self.ones, **self.extra_args)
         seen.append(check_velocity(denoised, x))
         return (x - denoised) / self.sigmas[n]
 
     def kept(self, x: Tensor, v: Tensor, n: int, keep: Keep) -> Tensor:
-        """A rebuilt velocity, corrected by what is known of its `denoised`."""
+        """Return a rebuilt velocity, corrected by what is known of its `denoised`."""
         denoised = keep(x - self.sigmas[n] * v, self.sigmas[n] * self.ones)
         return ((x - denoised) / self.sigmas[n]).to(v.dtype)
 
     def advanced(self, x: Tensor, v: Tensor, n: int, end: int) -> Tensor:
-        """The state at step `end`, from step n with one velocity."""
+        """Return the state at step `end`, from step n with one velocity."""
         return x + v * (self.sigmas[end] - self.sigmas[n])
 
     def report(self, x: Tensor, v: Tensor, n: int, i: int, seen: list[Tensor]) -> dict[str, Any]:
-        """What a callback gets at step i of a stretch that begins with state x at step n."""
+        """Return what a callback gets at step i of a stretch that begins with state x at step n."""
         here = x if i == n else self.advanced(x, v, n, i)
         denoised = seen[0] if seen and i == n else here - self.sigmas[i] * v
         sigma = self.sigmas[i]
@@ -228,7 +309,7 @@ class _Run(NamedTuple):
 
 
 def _levels(sigmas: Sequence[float]) -> tuple[float, ...]:
-    """Sigmas as times, checked: decreasing, none negative."""
+    """Return sigmas as times, checked: decreasing, none negative."""
     times = as_times(sigmas)
     if times[-1] < 0:
         raise HostError(f"sigmas must end at 0 or above, not at {times[-1]:g}")
@@ -236,7 +317,7 @@ def _levels(sigmas: Sequence[float]) -> tuple[float, ...]:
 
 
 def _stretch(times: Sequence[float], part: Sequence[float]) -> int | None:
-    """The step of `times` at which `part` begins, if it is a stretch of them."""
+    """Return the step of `times` at which `part` begins, if it is a stretch of them."""
     for start in range(len(times) - len(part) + 1):
         if same_grid(times[start : start + len(part)], part):
             return start
@@ -247,7 +328,8 @@ def _check_ends(plan: Plan, times: tuple[float, ...]) -> None:
     """Refuse a fitted plan on anything but another shift of its grid between the same ends."""
     ends = ((plan.times[0], times[0]), (plan.times[-1], times[-1]))
     same_ends = all(math.isclose(a, b, abs_tol=10 * GRID_TOLERANCE) for a, b in ends)
-    if plan.rule == "fitted" and (plan.steps != len(times) - 1 or not same_ends):
+    moves = plan.rule != "fitted" or plan.has_own_times  # which moved_to looks at itself
+    if not moves and (plan.steps != len(times) - 1 or not same_ends):
         raise HostError(
             f"the fitted plan has {plan.steps} steps from {plan.times[0]:g} to {plan.times[-1]:g}, "
             f"this run has {len(times) - 1} from {times[0]:g} to {times[-1]:g}: fit one for these "
@@ -255,15 +337,15 @@ def _check_ends(plan: Plan, times: tuple[float, ...]) -> None:
         )
 
 
-def _with_latents(host: Origin, x: Tensor) -> Origin:
-    known = {"latent_shape": tuple(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch.")}
-    return host.model_copy(update=known)
+def _with_latents(origin: Origin, x: Tensor) -> Origin:
+    latents = {"latent_shape": tuple(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch.")}
+    return origin.model_copy(update=latents)
 
 
 def _check_latents(plan: Plan, shape: tuple[int, ...]) -> None:
-    """Another kind of latent is an error, where the plan comes from a host that has them alike."""
-    known = plan.host.latent_shape
-    if plan.host.kind not in ("k-diffusion", "comfyui") or known is None or known == shape:
+    """Refuse another kind of latent, where the plan's host has latents like these."""
+    known = plan.origin.latent_shape
+    if plan.origin.kind not in ("k-diffusion", "comfyui") or known is None or known == shape:
         return
     if len(known) != len(shape) or known[:1] != shape[:1]:
         raise HostError(
@@ -272,15 +354,9 @@ def _check_latents(plan: Plan, shape: tuple[int, ...]) -> None:
     logger.info("the plan was made for latents of shape %s, this run has %s", known, shape)
 
 
-@contextmanager
-def _progress_bar(steps: int, disable: bool | None) -> Iterator[Callable[[], None]]:
-    """A bar on standard error and what moves it; `disable=None` shows it on a terminal only."""
-    if disable or (disable is None and not sys.stderr.isatty()):
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("sampling", total=steps)
-        yield lambda: progress.advance(task)
+def _progress_bar(
+    steps: int, disable: bool | None
+) -> AbstractContextManager[Callable[[int], None]]:
+    """Show a bar on standard error; `disable=None` shows it on a terminal only."""
+    disable = not sys.stderr.isatty() if disable is None else disable
+    return counting(steps, "sampling", not disable)

@@ -47,7 +47,7 @@ def plot_profile(profile: Profile, path: str | Path) -> Path:
 
 
 def profile_svg(profile: Profile, plans: Sequence[Plan] = (), *, narrow: bool = False) -> str:
-    """SVG text of a profile, and below it of the steps that plans evaluate, for a page.
+    """Return SVG text of a profile, and below it of the steps that plans evaluate, for a page.
 
     It has no script and names nothing outside itself. `narrow` stands the panels below each other.
     """
@@ -72,7 +72,7 @@ def profile_svg(profile: Profile, plans: Sequence[Plan] = (), *, narrow: bool = 
 
 
 def draw_profile(figure: Any, profile: Profile, *, narrow: bool = False) -> None:
-    """The indicators of a profile; its last step has no measurement and is left out."""
+    """Draw the indicators of a profile; its last step has no measurement and is left out."""
     draw_indicators(
         figure,
         {
@@ -80,7 +80,7 @@ def draw_profile(figure: Any, profile: Profile, *, narrow: bool = False) -> None
             "magnitude": Curve(profile.magnitude[:-1], profile.magnitude_std[:-1]),
         },
         profile.steps,
-        profile.host.model or "the host",
+        profile.origin.model or "the host",
         profile.samples,
         narrow=narrow,
     )
@@ -115,13 +115,13 @@ def draw_indicators(
 
 
 def middle_steps(steps: int) -> range:
-    """The steps without the first and last fifth, which set the scale of MI."""
+    """Return the steps without the first and last fifth, which set the scale of MI."""
     edge = max(1, steps // 5)
     return range(edge, max(edge + 1, steps - 1 - edge))
 
 
 def known(values: Sequence[float | None]) -> tuple[list[int], list[float]]:
-    """The steps that have a number, and their numbers."""
+    """Return the steps that have a number, and their numbers."""
     there = [(n, x) for n, x in enumerate(values) if x is not None]
     return [n for n, _ in there], [x for _, x in there]
 
@@ -160,13 +160,13 @@ def drawing(options: Mapping[str, Any] | None = None, extra: str = "plots") -> I
 
 
 def _within(curve: Curve, steps: range) -> Curve:
-    """The curve with numbers at these steps alone."""
+    """Return the curve with numbers at these steps alone."""
     kept = ([x if n in steps else None for n, x in enumerate(values)] for values in curve)
     return Curve(*kept)
 
 
 def _draw_strips(panel: Any, plans: Sequence[Plan]) -> None:
-    """One line of boxes a plan: a filled one evaluates the model, a pale one is reconstructed."""
+    """Draw one line of boxes a plan: a filled one evaluates the model, a pale one is rebuilt."""
     for i, plan in enumerate(plans):
         for n in range(plan.steps):
             shade = 1.0 if n in plan.anchors else 0.15

@@ -4,17 +4,11 @@ import logging
 import math
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import (
-    Field,
-    JsonValue,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, JsonValue, model_validator
 from typing_extensions import Self
 
 from tacache.errors import ProfileError, TACacheError, printable
@@ -25,11 +19,11 @@ from tacache.storage.files import FileRecord, Frozen
 RANGE_TOLERANCE = 1e-3
 # Of magnitude and direction: a velocity that grows or turns by a hundred times its length in a step
 # of 1/10,000 has as much, and no model is near it.
-LARGEST_RATE = 1e6
+MAX_RATE = 1e6
 # How far log d is off a smooth curve where no turning is resolved: 0.09 to 0.15 in random networks.
 ERRATIC = 0.1
-# What later versions know of an origin: left out of files while it is unset.
-LATER = ("weights", "negative")
+# What not every host knows of its origin: profiles merge where only one of them knows it.
+OFTEN_UNKNOWN = ("weights", "negative")
 
 
 class Origin(Frozen):
@@ -51,12 +45,6 @@ class Origin(Frozen):
     prompts_sha256: str | None = None
     weights: str | None = None
     negative: bool | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_unset(self, as_usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = as_usual(self)
-        unset = [name for name in LATER if fields.get(name, True) is None]
-        return {name: value for name, value in fields.items() if name not in unset}
 
     def warn_of_model(self, model: str | None, log: logging.Logger) -> None:
         """Say where a plan is used on another model than it was made for, as on a fine-tune."""
@@ -88,7 +76,7 @@ class Profile(FileRecord):
     direction: tuple[float, ...]
     direction_std: tuple[float, ...]
     breaks: tuple[float, ...] = ()
-    host: Origin = Origin()
+    origin: Origin = Origin()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -106,12 +94,12 @@ class Profile(FileRecord):
 
     @property
     def steps(self) -> int:
-        """N, the number of steps."""
+        """Return N, the number of steps."""
         return len(self.times) - 1
 
     @property
     def unresolved(self) -> float:
-        """The share of d^2, from 0 to 1, that is jumps and no turn that the steps resolve.
+        """Return the share of d^2, from 0 to 1, that is jumps and no turn that the steps resolve.
 
         A turn that the steps resolve has a smooth d. Jumps from one step to the next leave d more
         erratic than the samples' spread explains. In random networks, where all of it jumps, log d
@@ -131,7 +119,7 @@ class Profile(FileRecord):
         times: Iterable[float],
         magnitude: Sequence[Sequence[float]],
         direction: Sequence[Sequence[float]],
-        host: Origin | None = None,
+        origin: Origin | None = None,
         breaks: Sequence[float] = (),
     ) -> Self:
         """Make a profile of k_n and d_n (eq. 5), given as N - 1 rows with one number a sample."""
@@ -159,7 +147,7 @@ class Profile(FileRecord):
             direction=_with_last_repeated(d.mean(axis=1)),
             direction_std=_with_last_repeated(_deviation(d)),
             breaks=tuple(breaks),
-            host=host or Origin(),
+            origin=origin or Origin(),
         )
 
     @classmethod
@@ -192,7 +180,7 @@ class Profile(FileRecord):
             direction=direction,
             direction_std=direction_std,
             breaks=self.breaks,
-            host=_common_host(self.host, other.host),
+            origin=_common_origin(self.origin, other.origin),
         )
 
     def resample(self, times: Iterable[float]) -> Self:
@@ -224,19 +212,19 @@ class Profile(FileRecord):
             direction=per_step(self.direction),
             direction_std=per_step(self.direction_std),
             breaks=self.breaks,
-            host=self.host,
+            origin=self.origin,
         )
 
 
 def check_rates(name: str, values: Sequence[float], error: type[TACacheError]) -> None:
     """Refuse rates that no run has, and that would leave no finite result."""
     largest = max(values, key=abs)
-    if abs(largest) > LARGEST_RATE:
-        raise error(f"'{name}' has {largest:g}: no velocity changes by more than {LARGEST_RATE:g}")
+    if abs(largest) > MAX_RATE:
+        raise error(f"'{name}' has {largest:g}: no velocity changes by more than {MAX_RATE:g}")
 
 
 def profile_times(times: Iterable[float]) -> tuple[float, ...]:
-    """A grid a profile can have: changes of velocity need at least two steps."""
+    """Return a grid a profile can have: changes of velocity need at least two steps."""
     grid = as_times(times)
     if len(grid) < 3:
         raise ProfileError("a profile needs at least two steps: one step has no change of velocity")
@@ -249,7 +237,7 @@ def _interpolate_parts(
     values: Sequence[float],
     breaks: Sequence[float],
 ) -> tuple[float, ...]:
-    """`interpolate` within each part between breaks; a part without nodes takes from all."""
+    """Interpolate within each part between breaks; a part without nodes takes from all."""
 
     def part(t: float) -> int:
         return sum(t < b for b in breaks)
@@ -267,7 +255,7 @@ def _with_last_repeated(values: Iterable[float]) -> tuple[float, ...]:
 
 
 def _deviation(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Standard deviation of each row over samples, n - 1 below; 0 for one sample."""
+    """Return standard deviation of each row over samples, n - 1 below; 0 for one sample."""
     samples = values.shape[1]
     return np.std(values, axis=1, ddof=1) if samples > 1 else np.zeros(len(values))
 
@@ -291,10 +279,10 @@ def _pooled(a: Profile, b: Profile, name: str) -> tuple[tuple[float, ...], tuple
     return tuple(means), tuple(deviations)
 
 
-def _common_host(a: Origin, b: Origin) -> Origin:
-    """The host of merged profiles: the same but for the prompts, and for what one does not know."""
+def _common_origin(a: Origin, b: Origin) -> Origin:
+    """Return the origin of merged profiles: the same but for prompts and what one does not know."""
     different = [name for name in Origin.model_fields if getattr(a, name) != getattr(b, name)]
-    unknown = [name for name in LATER if None in (getattr(a, name), getattr(b, name))]
+    unknown = [name for name in OFTEN_UNKNOWN if None in (getattr(a, name), getattr(b, name))]
     if set(different) - {"prompts_sha256", *unknown}:
         raise ProfileError(
             "profiles of different hosts do not merge: they differ in "

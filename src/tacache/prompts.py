@@ -21,7 +21,7 @@ class Sample(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The prompt as files hold it: empty where there is none."""
+        """Return the prompt as files hold it: empty where there is none."""
         return self.prompt or ""
 
     def __str__(self) -> str:
@@ -31,7 +31,7 @@ class Sample(NamedTuple):
 
 
 def read_prompts(source: str | Path) -> list[str]:
-    """The prompts of a text or JSONL file, or of a set that ships with the package, by name."""
+    """Return the prompts of a text or JSONL file, or of a set that ships, by its name."""
     path = Path(source)
     if str(source) in BUILT_IN and not path.is_file():
         text = (files("tacache") / "data" / BUILT_IN[str(source)]).read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ def read_prompts(source: str | Path) -> list[str]:
 
 
 def as_prompts(prompts: str | Path | Iterable[str]) -> list[str]:
-    """Prompts given as a list or as a file's name."""
+    """Return prompts given as a list or as a file's name."""
     found = read_prompts(prompts) if isinstance(prompts, str | Path) else list(prompts)
     if not found:
         raise HostError("there is no prompt: give at least one")
@@ -60,7 +60,7 @@ def check_seeds(seeds: Sequence[int]) -> None:
 
 
 def samples_of(prompts: Sequence[str] | None, seeds: Sequence[int] | None = None) -> list[Sample]:
-    """Every prompt with every seed ([0] by default); without prompts, one sample a seed."""
+    """Return every prompt with every seed ([0] by default); without prompts, one sample a seed."""
     chosen = list(seeds) if seeds is not None else [0]
     check_seeds(chosen)
     texts = prompts if prompts is not None else [None]
@@ -68,7 +68,7 @@ def samples_of(prompts: Sequence[str] | None, seeds: Sequence[int] | None = None
 
 
 def fingerprint(prompts: Sequence[str]) -> str:
-    """A hash of the prompts, to tell whether two runs used the same."""
+    """Return a hash of the prompts, to tell whether two runs used the same."""
     return hashlib.sha256("\n".join(prompts).encode()).hexdigest()
 
 
@@ -81,7 +81,7 @@ def _parsed(text: str, *, jsonl: bool, name: str) -> list[str]:
 
 
 def _is_object(line: str) -> bool:
-    """Whether a line is a JSON object; `{red|blue} ball` is a prompt."""
+    """Return whether a line is a JSON object; `{red|blue} ball` is a prompt."""
     try:
         return isinstance(parse_json(line), dict)
     except ValueError:

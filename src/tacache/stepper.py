@@ -1,15 +1,23 @@
-"""Following a plan: evaluate at anchors, reconstruct between them."""
+"""Following a plan: evaluate at anchors, reconstruct between them.
 
-from collections.abc import Callable
+A fitted plan carries one memory from anchor to anchor in the place of past velocities. Into
+interval i goes m_i = v_{i-1} + r_i m_{i-1}, and its average velocity is a_i v_i + b_i m_i. A row of
+weights is (a, b, r) or the beginning of it: without r the memory is v_{i-1}, and without b it is
+not used.
+"""
+
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from tacache.errors import HostError
-from tacache.plan import Plan, check_plan
-from tacache.rules import Arc, carry, memory_rate, memory_sums, start_arc, weighted_sum
+from tacache.plan import Plan, check_one_latent, check_plan
+from tacache.tasu import Arc, start_arc, working_dtype
 from tacache.velocity import Condition, Velocity, batches, check_finite, check_velocity, euler
+
+Rows = Sequence[Sequence[float]]  # the weights of a fitted plan, one row an interval
 
 
 class Stepper:
@@ -21,6 +29,7 @@ class Stepper:
 
     def __init__(self, plan: Plan) -> None:
         check_plan(plan)
+        check_one_latent(plan)
         self.plan = plan
         self._anchors = frozenset(plan.anchors)
         self._breaks = frozenset(plan.break_steps)
@@ -43,12 +52,12 @@ class Stepper:
 
     @property
     def evaluates(self) -> bool:
-        """Whether the step to come is an anchor."""
+        """Return whether the step to come is an anchor."""
         return self.step in self._anchors
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps of the plan are taken."""
+        """Return whether all steps of the plan are taken."""
         return self.step >= self.plan.steps
 
     def velocity(self, x: Tensor, evaluate: Callable[[], Tensor]) -> Tensor:
@@ -70,7 +79,7 @@ class Stepper:
         return v
 
     def _current(self, x: Tensor, evaluate: Callable[[], Tensor]) -> Tensor:
-        """The velocity of the step where the stepper stands."""
+        """Return the velocity of the step where the stepper stands."""
         if self.is_done:
             raise HostError(
                 f"all {self.plan.steps} steps of the plan are done: call reset() before a new run"
@@ -112,13 +121,13 @@ class Stepper:
         row = self.plan.weights[self._number]
         if len(row) > self._known:  # the history was dropped: reuse until it is back
             row = (1.0,)
-        used = row[:2] if self.plan.memory else row
+        used = row[:2]
         self._average = weighted_sum(basis[: len(used)], used).to(v.dtype)
         return self._average
 
     def _kept(self, v: Tensor) -> tuple[Tensor, ...]:
-        """The history with a copy of v: the caller may write into v, and a CUDA graph does."""
-        if self.plan.weights is None or self.plan.memory is None:
+        """Return the history with a copy of v, as the caller or a CUDA graph may write into v."""
+        if self.plan.weights is None:
             return (v.clone(), *self._history)
         following = self.plan.weights[self._number + 1 :]
         if not following:
@@ -130,7 +139,7 @@ class Stepper:
 
     @property
     def _number(self) -> int:
-        """The number of the anchor where the stepper stands."""
+        """Return the number of the anchor where the stepper stands."""
         return self.plan.anchors.index(self.step)
 
     def _skip(self, x: Tensor) -> Tensor:
@@ -152,7 +161,21 @@ class Stepper:
 def sample(
     velocity: Velocity, noise: Tensor, plan: Plan, *, condition: Condition | None = None
 ) -> Tensor:
-    """Run the plan from `noise` (samples along dim 0), with one call of `velocity` an anchor."""
+    """Run the plan from `noise` (samples along dim 0), with one call of `velocity` an anchor.
+
+    Args:
+        velocity: The guided velocity, `velocity(x, t, **condition)`.
+        noise: The states that the samples start from, along dim 0.
+        plan: Which steps are evaluated, and how the others are rebuilt.
+        condition: What belongs to each sample, by the names of `velocity`'s arguments.
+
+    Returns:
+        The states at the end of the run, in the dtype and on the device of `noise`.
+
+    Raises:
+        TACacheError: If a velocity is not of its state's shape.
+
+    """
     (batch,) = batches(noise, condition)
     x, stepper = batch.noise, Stepper(plan)
     advance = stepper.velocity if plan.weights is None else stepper.jump
@@ -161,3 +184,59 @@ def sample(
         v = advance(x, partial(velocity, x, t, **batch.condition))
         x = euler(x, v, t, plan.times[stepper.step])
     return check_finite(x)
+
+
+def weighted_sum(velocities: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """Return the average velocity of a fitted interval, sum_i w_i v_i, newest anchor first."""
+    total = weights[0] * velocities[0].to(working_dtype(velocities[0]))
+    for v, weight in zip(velocities[1:], weights[1:], strict=True):
+        total.add_(v, alpha=weight)
+    return total
+
+
+def carry(v: Tensor, memory: Tensor | None = None, *, rate: float) -> Tensor:
+    """Return what is carried into the next interval, v + rate * memory, a new tensor like v."""
+    if memory is None or rate == 0:
+        return v.clone()
+    return torch.add(v.to(working_dtype(v)), memory, alpha=rate).to(v.dtype)
+
+
+def memory_rate(row: Sequence[float]) -> float:
+    """Return the rate r in a row (a, b, r) of weights with a memory; shorter ones have none."""
+    return row[2] if len(row) > 2 else 0.0
+
+
+def memory_sums(rows: Rows) -> list[float]:
+    """Return what each interval's memory adds up to of all velocities before it: m_i of equal ones.
+
+    A memory that begins later lacks a part of this sum, which velocities, all nearly parallel,
+    need to be right: the oldest one it holds is multiplied by what the memory there should hold.
+    """
+    sums: list[float] = []
+    for row in rows:
+        sums.append(1 + memory_rate(row) * sums[-1] if memory_rate(row) else 1.0)
+    return sums
+
+
+def average_of(velocities: Sequence[Tensor], weights: Rows, i: int) -> Tensor:
+    """Return the average velocity of interval i, from its anchor's and what is carried in."""
+    row, v = weights[i][:2], velocities[i]
+    basis = [v] if len(row) == 1 else [v, memory_of(velocities, weights, i)]
+    return weighted_sum(basis, row).to(v.dtype)
+
+
+def memory_of(velocities: Sequence[Tensor], weights: Rows, i: int) -> Tensor:
+    """Return what is carried into interval i, with two velocities known: v_{i-1} + r_i m_{i-1}."""
+    first = i
+    while memory_rate(weights[first]):  # the first rows of a part have no rate
+        first -= 1
+    memory = velocities[first - 1]
+    for j in range(first + 1, i + 1):
+        memory = carry(velocities[j - 1], memory, rate=memory_rate(weights[j]))
+    return memory
+
+
+def basis_of(velocities: Sequence[Tensor], weights: Rows, i: int) -> list[Tensor]:
+    """Return what an interval's average is a sum of: the last two velocities, and the memory."""
+    memory = [memory_of(velocities, weights, i - 1)] if i > 1 else []
+    return [*velocities[i::-1][:2], *memory]

@@ -49,7 +49,7 @@ def _length(values: Any) -> int | None:
 
 
 def check_noise(noise: Tensor) -> None:
-    """Samples lie along dim 0 and are floating-point."""
+    """Check that samples lie along dim 0 and are floating-point."""
     if noise.ndim < 1 or not noise.numel():
         raise HostError(f"noise needs samples along dim 0; its shape is {tuple(noise.shape)}")
     if not noise.is_floating_point():
@@ -70,7 +70,7 @@ def check_finite(x: Tensor) -> Tensor:
 
     What is not finite on the way stays so to the end, so that one look is enough.
     """
-    if x.device.type == "meta" or bool(torch.isfinite(x).all()):
+    if _is_finite(x):
         return x
     raise HostError(
         f"the run's result in {str(x.dtype).removeprefix('torch.')} is not finite: run it without "
@@ -78,13 +78,27 @@ def check_finite(x: Tensor) -> Tensor:
     )
 
 
+def check_full_run(x: Tensor) -> Tensor:
+    """Return `x`, the result of a run without a plan, if all of it is finite."""
+    if _is_finite(x):
+        return x
+    raise HostError(
+        f"the full run's result in {str(x.dtype).removeprefix('torch.')} is not finite: the model "
+        "itself gives it, as in a dtype that is too narrow for it"
+    )
+
+
+def _is_finite(x: Tensor) -> bool:
+    return x.device.type == "meta" or bool(torch.isfinite(x).all())
+
+
 def euler(x: Tensor, v: Tensor, t: float, t_next: float) -> Tensor:
-    """The state at t_next (eq. 1), in the state's dtype."""
+    """Return the state at t_next (eq. 1), in the state's dtype."""
     return (x - (t - t_next) * v).to(x.dtype)
 
 
 def adams_bashforth(v: Tensor, before: Tensor, ratio: float) -> Tensor:
-    """The average velocity of a step, by Adams-Bashforth of order 2 (Hairer et al., section III.5).
+    """Return the average velocity of a step, by Adams-Bashforth of order 2 (Hairer et al., III.5).
 
     `before` is the velocity at the start of the step before; `ratio` says how many times as long as
     that one this step is.

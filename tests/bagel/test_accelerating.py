@@ -2,15 +2,17 @@
 
 import pytest
 import torch
+from tests import bagel_stand_in
+from tests.bagel_stand_in import CALL, packed_arguments
 
 from tacache import instant_plan
 from tacache.bagel import accelerate, applied, apply, remove
 from tacache.bagel.host import followed_plan
 from tacache.bagel.runs import run_times
 from tacache.errors import HostError, PlanError
+from tacache.fitting.quality_goal import QualityGoal
+from tacache.instant import LIKE_STEPS
 from tacache.storage.store import PlanStore
-from tests import bagel_stand_in
-from tests.bagel_stand_in import CALL, packed_arguments
 
 EVALUATIONS = 5  # of 12 steps
 
@@ -52,6 +54,15 @@ def test_every_run_makes_exactly_as_many_evaluations_as_were_asked_for(inference
     assert followed_plan(inferencer).evaluations == 12
 
 
+@pytest.mark.parametrize("evaluations", [EVALUATIONS, 11, 12])
+def test_what_is_not_finite_is_an_error_at_every_budget(inferencer, evaluations):
+    accelerate(inferencer, evaluations=evaluations)
+    with torch.no_grad():
+        inferencer.model.llm2vae.weight.fill_(float("nan"))
+    with pytest.raises(HostError, match="is not finite"):
+        draw(inferencer, 0)
+
+
 def test_it_is_the_instant_plan_applied(inferencer):
     accelerate(inferencer, evaluations=EVALUATIONS)
     found, plan = draw(inferencer, 0)[0], followed_plan(inferencer)
@@ -60,6 +71,32 @@ def test_it_is_the_instant_plan_applied(inferencer):
         assert draw(inferencer, 0)[0] == found
 
 
+def test_nearness_to_the_flow_is_left_to_an_instant_plan_at_its_own_times(inferencer):
+    accelerate(inferencer, like_steps=8)
+    draw(inferencer, 0)
+    plan = followed_plan(inferencer)
+    assert (plan.evaluations, plan.full_steps) == (LIKE_STEPS[8], 12)
+    assert not set(plan.times[1:-1]) <= set(plan.full_times)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quality", [{"like_steps": 8}, {"min_psnr": 25}])
+def test_the_smallest_budget_that_has_a_quality_is_learned(inferencer, quality):
+    """Towards the flow a kept call is made with other numbers of steps, too."""
+    accelerate(inferencer, learn=4, **quality)
+    for seed in range(4):
+        draw(inferencer, seed)
+        assert followed_plan(inferencer) is None
+    draw(inferencer, 4)
+    plan = followed_plan(inferencer)
+    goal = QualityGoal(**quality)
+    stored = [entry.plan for entry in PlanStore().plans()]
+    best = goal.fewest(stored, lambda tried: tried)
+    assert (plan.anchors, plan.weights) == (best.anchors, best.weights)
+    assert plan.evaluations < plan.full_steps
+
+
+@pytest.mark.slow
 def test_two_samples_teach_a_plan_and_are_what_they_were_without(inferencer):
     untouched = [draw(inferencer, seed) for seed in range(2)]
     accelerate(inferencer, evaluations=EVALUATIONS, learn=2)
@@ -79,6 +116,7 @@ def test_two_samples_teach_a_plan_and_are_what_they_were_without(inferencer):
     assert followed_plan(other).weights == stored.plan.weights
 
 
+@pytest.mark.slow
 def test_other_settings_are_not_those_of_a_stored_plan(inferencer):
     accelerate(inferencer, evaluations=EVALUATIONS, learn=2)
     for seed in range(2):
@@ -122,12 +160,19 @@ def test_packed_images_of_several_sizes_follow_an_instant_plan(inferencer):
     assert followed_plan(inferencer).evaluations == EVALUATIONS
 
 
-def test_few_steps_stay_full(inferencer, caplog):
-    untouched = draw(inferencer, 0, num_timesteps=8)
+def test_runs_below_four_steps_stay_full(inferencer):
+    untouched = draw(inferencer, 0, num_timesteps=4)
     accelerate(inferencer)
-    assert draw(inferencer, 0, num_timesteps=8) == untouched
+    assert draw(inferencer, 0, num_timesteps=4) == untouched
     assert followed_plan(inferencer) is None
-    assert "a run of 7 steps stays full" in caplog.text
+
+
+@pytest.mark.parametrize(("steps", "evaluations"), [(4, 3), (7, 5)])
+def test_few_steps_follow_a_plan(inferencer, steps, evaluations):
+    accelerate(inferencer, evaluations=evaluations)
+    draw(inferencer, 0, num_timesteps=steps + 1)
+    plan = followed_plan(inferencer)
+    assert (plan.steps, plan.evaluations) == (steps, evaluations)
 
 
 def test_remove_undoes_all(inferencer):

@@ -2,19 +2,20 @@
 
 import pytest
 import torch
-
-from tacache import make_plan
-from tacache.bagel import applied, calibrate, fit_plan, fit_plans
-from tacache.bagel.inferencer import BagelHost
-from tacache.bagel.making import pixels_of
-from tacache.errors import HostError, PlanError
-from tacache.fitting.reference import record
-from tacache.host.fitting import HeldRuns, hold
-from tacache.lab.metrics import psnr
-from tacache.prompts import samples_of
-from tacache.work.processes import ALONE
 from tests import bagel_real, bagel_stand_in
 from tests.bagel_stand_in import CALL, SIZE, packed_arguments
+
+from tacache import instant_plan, make_plan
+from tacache.bagel import applied, calibrate, fit_plan, fit_plans
+from tacache.bagel.inferencer import BagelHost
+from tacache.bagel.maker import pixels_of
+from tacache.bagel.runs import run_times
+from tacache.errors import HostError, PlanError
+from tacache.fitting.reference import record
+from tacache.hosts.held_runs import HostSamples, hold
+from tacache.prompts import samples_of
+from tacache.work.processes import ALONE
+from tacache_lab.picture_metrics import psnr
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*Disabling autocast:UserWarning")
 PROMPTS = ["a red fox", "two boats", "a lamp", "a kite"]
@@ -66,7 +67,7 @@ def test_a_fitted_plan_is_followed_as_its_certificate_says(inferencer, plan):
     found = drift(inferencer, plan, PROMPTS[0])
     assert found == pytest.approx(plan.certificate.drift, rel=1e-3)
     measured = calibrate(inferencer, PROMPTS, **CALL)
-    assert measured.host == plan.host
+    assert measured.origin == plan.origin
     assert found < 1.2 * drift(inferencer, make_plan(measured, evaluations=6), PROMPTS[0])
 
 
@@ -109,13 +110,14 @@ def test_holding_a_call_makes_no_pass_within_its_loop(stand_in):
     assert len(passes) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("renorm", ["global", "channel"])
 def test_the_calls_own_autocast_holds_in_the_fit(renorm):
     inferencer = bagel_stand_in.inferencer()
     inferencer.autocast = "cpu"
     call = CALL | {"cfg_renorm_type": renorm}
     plan = fit_plan(inferencer, PROMPTS, evaluations=6, search=False, **call)
-    assert plan.host.dtype == calibrate(inferencer, ["a fox"], **call).host.dtype
+    assert plan.origin.dtype == calibrate(inferencer, ["a fox"], **call).origin.dtype
     assert plan.certificate.drift < 0.05
     found = drift(inferencer, plan, PROMPTS[0], call)  # rounded to bfloat16 at each step
     assert found == pytest.approx(plan.certificate.drift, rel=1e-3)
@@ -129,9 +131,10 @@ def test_several_budgets_share_their_full_runs(stand_in):
     assert plans[0].certificate.evaluations_spent >= spent
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on_where_it_stopped(stand_in, tmp_path, monkeypatch):
     monkeypatch.setattr("tacache.fitting.full_runs.KEEP_EVERY", 4)
-    evaluate, steps, kept = HeldRuns.evaluate, [], tmp_path / "b.runs"
+    evaluate, steps, kept = HostSamples.evaluate, [], tmp_path / "b.runs"
 
     def dying(self, x, step, chosen):
         steps.append(step)
@@ -141,7 +144,7 @@ def test_killed_it_goes_on_where_it_stopped(stand_in, tmp_path, monkeypatch):
 
     options = {"evaluations": 5, "search": False, **CALL}
     whole = fit_plan(stand_in, PROMPTS, **options)
-    monkeypatch.setattr(HeldRuns, "evaluate", dying)
+    monkeypatch.setattr(HostSamples, "evaluate", dying)
     with pytest.raises(KeyboardInterrupt):
         fit_plan(stand_in, PROMPTS, resume=kept, **options)
     steps.append(-1)
@@ -210,8 +213,30 @@ def test_a_velocity_that_is_no_number_names_its_prompt(stand_in):
         hook.remove()
 
 
-def test_a_plan_may_aim_at_the_flow(stand_in):
-    plan = fit_plan(stand_in, PROMPTS, evaluations=6, search=False, target="flow", **CALL)
+def test_a_plan_for_the_flow_is_followed_within_the_models_own_steps(stand_in):
+    plan = fit_plan(stand_in, PROMPTS, evaluations=6, target="flow", max_evaluations=400, **CALL)
     assert plan.certificate.flow_drift is not None
-    assert plan.certificate.equivalent_steps > 6
-    assert plan.break_steps == (10,)
+    assert (plan.evaluations, plan.full_steps) == (6, 12)
+    assert len(plan.break_steps) == 1
+    found = drift(stand_in, plan, PROMPTS[0])
+    assert found == pytest.approx(plan.certificate.drift, rel=1e-2)
+
+
+def test_an_instant_plan_for_the_flow_has_its_evaluations_at_its_own_times(stand_in):
+    times = run_times(CALL["num_timesteps"], 3.0)
+    plan, asked = instant_plan(times, 5, target="flow"), []
+    flow = stand_in.model._forward_flow
+
+    def noted(**arguments):
+        asked.append(float(arguments["timestep"].flatten()[0]))
+        return flow(**arguments)
+
+    stand_in.model._forward_flow = noted
+    try:
+        with applied(stand_in.model, plan) as following:
+            stand_in(text=PROMPTS[0], **CALL)
+    finally:
+        del stand_in.model._forward_flow
+    followed = following.run_plan  # with a node where this run's guidance switches
+    assert (len(followed.break_steps), followed.evaluations) == (1, 5)
+    assert asked == pytest.approx(followed.times[:-1], abs=1e-6)

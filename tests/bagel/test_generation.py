@@ -2,15 +2,15 @@
 
 import pytest
 from PIL import Image
+from tests import bagel_stand_in
+from tests.bagel_stand_in import CALL
 
 from tacache import make_plan
 from tacache.bagel import calibrate
 from tacache.bagel.inferencer import BagelHost
 from tacache.errors import HostError
-from tacache.host import Request, file_stem, generate
+from tacache.hosts import Request, generate
 from tacache.prompts import Sample
-from tests import bagel_stand_in
-from tests.bagel_stand_in import CALL
 
 FOX = Sample("A red fox!", 7)
 
@@ -38,21 +38,8 @@ def test_a_plan_is_compared_with_full_steps(inferencer, tmp_path):
     assert Image.open(full.file).tobytes() == Image.open(output.full_file).tobytes()
 
 
-def test_the_same_picture_has_a_finite_psnr(inferencer, tmp_path):
-    plan = make_plan(calibrate(inferencer, ["a fox"], **CALL), evaluations=12)
-    output = generate(
-        BagelHost(inferencer), FOX, Request(plan, CALL, compare=True), tmp_path / "fox"
-    )
-    assert output.psnr == 999.0
-
-
 def test_no_picture_is_an_error(inferencer, tmp_path, monkeypatch):
     monkeypatch.setattr(inferencer, "decode_image", lambda latent, shape: None)
     with pytest.raises(HostError, match=r"'A red fox!' with seed 7: the inferencer gave no pict"):
         generate(BagelHost(inferencer), FOX, Request(None, CALL), tmp_path / "fox")
     assert not list(tmp_path.iterdir())
-
-
-def test_names_can_be_read_and_sort():
-    assert file_stem(3, *FOX) == "0003-a-red-fox-s7"
-    assert file_stem(12, "?!", 0) == "0012-prompt-s0"

@@ -8,12 +8,12 @@ import types
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests import bagel_real, bagel_stand_in
+from tests.bagel_stand_in import CALL, no_checkout_loaded, write_checkout, write_weights
 
 from tacache.bagel import calibrate, load_inferencer
 from tacache.bagel.loading import import_checkout
 from tacache.errors import HostError
-from tests import bagel_real, bagel_stand_in
-from tests.bagel_stand_in import CALL, no_checkout_loaded, write_checkout, write_weights
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +37,7 @@ def picture(inferencer):
     return list(inferencer(text="a red fox", **CALL)["image"].tobytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", [None, "cpu", "auto"])
 def test_the_loaded_inferencer_is_the_one_that_was_saved(checkout, weights, device):
     before = list(sys.path)
@@ -53,6 +54,7 @@ def test_the_loaded_inferencer_is_the_one_that_was_saved(checkout, weights, devi
     assert inferencer.vit_transform.sizes == (980, 224, 14)
 
 
+@pytest.mark.slow
 def test_on_a_cpu_it_runs_under_an_autocast_that_its_own_code_opens_on_cuda_alone(
     checkout, weights
 ):
@@ -61,9 +63,10 @@ def test_on_a_cpu_it_runs_under_an_autocast_that_its_own_code_opens_on_cuda_alon
     # as BAGEL's attention does, whose output then meets weights of float32
     layer.register_forward_pre_hook(lambda _, given: (given[0].to(torch.bfloat16), given[1]))
     assert picture(inferencer)
-    assert calibrate(inferencer, ["a red fox"], **CALL).host.dtype == "bfloat16"
+    assert calibrate(inferencer, ["a red fox"], **CALL).origin.dtype == "bfloat16"
 
 
+@pytest.mark.slow
 def test_the_dtype_is_the_one_asked_for(checkout, weights):
     inferencer = load_inferencer(checkout, weights, dtype="bfloat16")
     assert inferencer.model.vae2llm.weight.dtype == torch.bfloat16
@@ -83,12 +86,14 @@ def test_missing_folders_and_files_are_named(checkout, weights, tmp_path):
         load_inferencer(checkout, weights)
 
 
+@pytest.mark.slow
 def test_weights_of_something_else_are_refused(checkout, weights):
     save_file({"lm_head.weight": torch.zeros(2)}, weights / "ema.safetensors")
     with pytest.raises(HostError, match=r"cannot load BAGEL from .*BAGEL-tiny: "):
         load_inferencer(checkout, weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -136,12 +141,6 @@ def _not_installed(name):
     raise importlib.metadata.PackageNotFoundError(name)
 
 
-def test_without_accelerate_the_error_names_it(checkout, weights, monkeypatch):
-    monkeypatch.setitem(sys.modules, "accelerate", None)
-    with pytest.raises(HostError, match="pip install accelerate"):
-        load_inferencer(checkout, weights)
-
-
 def test_a_module_of_the_same_name_is_not_taken_for_bagels(checkout, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "data", types.ModuleType("data"))
     with pytest.raises(HostError, match="a module 'data' that is not BAGEL's"):
@@ -162,4 +161,4 @@ def test_the_real_checkout_loads_tiny_weights(tmp_path, monkeypatch):
     profile = calibrate(inferencer, ["a red fox"], **CALL)
     assert picture.size == (32, 32)
     assert profile.steps == 12
-    assert profile.host.model == "tiny"
+    assert profile.origin.model == "tiny"

@@ -56,8 +56,15 @@ def clips(browser, tmp_path_factory):
         yield address
 
 
+@pytest.fixture(scope="session")
+def turbo(browser, tmp_path_factory):
+    """A studio with pictures of eight steps."""
+    with opened(tmp_path_factory.mktemp("home"), "tiny-flux-turbo") as address:
+        yield address
+
+
 @pytest.fixture
-def visit(browser):
+def open_page(browser):
     """Open pages, each of another person; nothing may come from elsewhere or go wrong on them."""
     contexts, wrong = [], []
 
@@ -71,10 +78,21 @@ def visit(browser):
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("console", lambda one: one.type == "error" and wrong.append(one.text))
         page.goto(address)
-        page.locator("#meaning .strip").wait_for()
         return page
 
     yield go
     for context in contexts:
         context.close()
     assert wrong == []
+
+
+@pytest.fixture
+def visit(open_page):
+    """Open the studio, and wait until it says what is measured."""
+
+    def go(address, **options):
+        page = open_page(address, **options)
+        page.locator("#meaning .strip").wait_for()
+        return page
+
+    return go

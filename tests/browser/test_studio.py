@@ -6,21 +6,26 @@ import time
 import zipfile
 
 import pytest
+from tests.browser.conftest import SHOTS
 
 from tacache import models
+from tacache.fitting.quality_goal import QualityGoal
+from tacache.instant import default_evaluations
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
-from tests.browser.conftest import SHOTS
+
+pytestmark = pytest.mark.slow
 
 PROMPT, OTHER = "a red apple", "three penguins on a blue background"
 FAST, FULL = '[data-part="accelerated"] .screen > img', '[data-part="full steps"] .screen > img'
 SOON, TRIES = 5, 3  # seconds
-LIGHT = {"viewport": {"width": 1360, "height": 900}, "color_scheme": "light"}
+LIGHT = {"viewport": {"width": 1300, "height": 900}, "color_scheme": "light"}
+PHONE = {"viewport": {"width": 420, "height": 860}, "color_scheme": "light"}
 LOOKS = {
     "light": LIGHT,
     "dark": {**LIGHT, "color_scheme": "dark"},
-    "phone": {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2},
-    "phone-dark": {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"},
+    "phone": PHONE,
+    "phone-dark": {**PHONE, "color_scheme": "dark"},
 }
 
 
@@ -73,7 +78,7 @@ def test_the_page_and_the_first_picture_are_there_soon(pictures, visit):
 
 def test_a_prompt_becomes_a_picture_beside_the_full_one(pictures, visit):
     page = visit(pictures)
-    draw(page, PROMPT, rule="Linear", evaluations=10)
+    draw(page, PROMPT, rule="Instant", evaluations=10)
     fast, full = finished(page)
     assert fast.startswith("data:image/png")
     assert fast != full
@@ -94,7 +99,7 @@ def test_a_prompt_becomes_a_picture_beside_the_full_one(pictures, visit):
 
 def test_previews_and_progress_are_seen_while_it_runs(clips, visit):
     page = visit(clips)
-    draw(page, "a cat moves to the left", rule="Linear", evaluations=9)
+    draw(page, "a cat moves to the left", rule="Instant", evaluations=9)
     page.locator("#status progress").first.wait_for()
     page.locator(".preview img").first.wait_for()
     assert page.locator("#draw").is_disabled()
@@ -130,7 +135,7 @@ def test_a_plan_of_the_frontier_says_what_it_is(pictures, visit):
     page = visit(pictures)
     view(page, "Understand")
     points = page.locator("#frontier .point")
-    alone = page.locator('#frontier .point[aria-label^="25 of 50 steps, fitted (ships"]')
+    alone = page.locator('#frontier .point[aria-label^="25 of 50 steps, fitted (shipped"]')
     alone.wait_for()  # others may lie over each other
     assert not alone.locator(".told").is_visible()
     alone.hover()
@@ -143,7 +148,7 @@ def test_a_plan_of_the_frontier_says_what_it_is(pictures, visit):
 
 def test_cancel_stops_within_two_steps(clips, visit):
     page = visit(clips)
-    draw(page, "a heart shrinks", rule="Linear", evaluations=10)
+    draw(page, "a heart shrinks", rule="Instant", evaluations=10)
     # a page that is busy does not show every step
     page.locator("#status", has_text=re.compile(r"step [3-7] of 10")).wait_for()
     seen = page.evaluate(
@@ -160,7 +165,7 @@ def test_cancel_stops_within_two_steps(clips, visit):
 
 def test_clips_play_side_by_side_in_step(clips, visit):
     page = visit(clips)
-    draw(page, "a cat moves to the left", rule="Linear", evaluations=4)
+    draw(page, "a cat moves to the left", rule="Instant", evaluations=4)
     page.locator(".facts").wait_for()
     films = page.locator("#stage .film")
     assert films.count() == 2
@@ -204,9 +209,9 @@ def test_a_plan_is_loaded_downloaded_and_loaded_again(pictures, visit, tmp_path)
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("{", "is no JSON file"),
+        ("{", "is not JSON that can be used"),
         ('{"format": "tacache-plan", "version": 1}', "field"),
-        ('{"format": "other"}', "neither a plan nor a profile"),
+        ('{"format": "other"}', "neither a tacache-plan file nor a tacache-profile file"),
     ],
 )
 def test_a_malformed_file_is_a_sentence(pictures, visit, tmp_path, content, sentence):
@@ -223,14 +228,13 @@ def test_a_malformed_file_is_a_sentence(pictures, visit, tmp_path, content, sent
 def test_two_people_at_once_get_their_own_pictures(pictures, visit):
     alone = visit(pictures)
     expected = []
-    for prompt in (PROMPT, OTHER):
-        draw(alone, prompt, rule="Linear", evaluations=10)
-        alone.locator("#draw:disabled").wait_for()
-        alone.locator("#status", has_text="Done.").wait_for()
+    for drawn, prompt in enumerate((PROMPT, OTHER)):
+        draw(alone, prompt, rule="Instant", evaluations=10)
+        alone.locator("#gallery .caption-label").nth(drawn).wait_for()
         expected.append(finished(alone))
     pages = [visit(pictures) for _ in range(2)]
     for page, prompt in zip(pages, (PROMPT, OTHER), strict=True):
-        draw(page, prompt, rule="Linear", evaluations=10)
+        draw(page, prompt, rule="Instant", evaluations=10)
     assert [finished(page) for page in pages] == expected
     for page, prompt in zip(pages, (PROMPT, OTHER), strict=True):
         captions = page.locator("#gallery .caption-label").all_inner_texts()
@@ -244,7 +248,7 @@ def test_a_prompt_with_markup_runs_no_script(pictures, visit):
         '<img src=x onerror="window.ran=1"><script>window.ran=1</script>'
         "${window.ran=1}{{constructor.constructor('window.ran=1')()}}'\"><svg onload=window.ran=1>"
     )
-    draw(page, markup, rule="Linear", evaluations=4)
+    draw(page, markup, rule="Instant", evaluations=4)
     finished(page)
     page.locator("#gallery button.thumbnail-item").first.click()
     page.wait_for_timeout(300)
@@ -272,7 +276,7 @@ def test_learning_shows_progress_and_stops(pictures, visit):
 
 def test_what_was_made_is_exported_with_its_settings(pictures, visit):
     page = visit(pictures)
-    draw(page, PROMPT, rule="Linear", evaluations=10)
+    draw(page, PROMPT, rule="Instant", evaluations=10)
     finished(page)
     with page.expect_download() as caught:
         page.locator("#export").click()
@@ -306,18 +310,77 @@ def test_everything_is_reached_by_the_keyboard(pictures, visit):
     page.locator("#curves svg").first.wait_for()
 
 
+def seen(page, file):
+    """Keep a picture of a view, in which nothing may reach beyond the screen's sides."""
+    page.wait_for_timeout(300)
+    page.screenshot(path=SHOTS / f"{file}.png", full_page=True)
+    wide = "() => document.scrollingElement.scrollWidth - window.innerWidth"
+    assert page.evaluate(wide) <= 0, f"{file} is wider than the screen"
+
+
+def test_the_first_view_is_typical_and_says_what_the_plan_promises(pictures, visit):
+    page = visit(pictures)
+    model = models.embedded("tiny-flux")
+    assert page.locator("#prompt textarea").input_value() == model.typical_prompt
+    assert page.locator("#steps input[type=number]").input_value() == "50"
+    budgets = model.plans()
+    usual = min(budgets, key=lambda budget: abs(budget - default_evaluations(50)))
+    assert page.locator("#evaluations input[type=number]").input_value() == str(usual)
+    psnr = model.plan(usual).certificate.psnr
+    assert f"{psnr:.1f} dB to the full run in the mean" in page.locator("#meaning").inner_text()
+    assert page.locator("#meaning .zones .pin").first.is_visible()
+    assert page.locator("#stage img").count() == 0
+
+
+def test_other_steps_bring_their_budget_and_are_drawn(pictures, visit):
+    page = visit(pictures)
+    page.locator("#steps input[type=number]").fill("20")
+    page.keyboard.press("Tab")
+    page.locator("#meaning", has_text="of 20 steps run the model").wait_for()
+    usual = str(default_evaluations(20))
+    assert page.locator("#evaluations input[type=number]").input_value() == usual
+    draw(page, PROMPT, rule="Instant", evaluations=11)
+    finished(page)
+    assert re.search(r"evaluations\s+11\s+20", page.locator(".facts").inner_text())
+
+
+def test_a_quality_is_asked_for_in_the_place_of_evaluations(pictures, visit):
+    page = visit(pictures)
+    page.get_by_role("radio", name="Same quality").check()
+    page.locator("#like-steps input[type=number]").wait_for()
+    assert not page.locator("#evaluations").is_visible()
+    goal = QualityGoal(like_steps=50)
+    model = models.embedded("tiny-flux")
+    plans = [model.plan(budget, "flow") for budget in model.plans("flow")]
+    fewest = goal.fewest(plans, lambda plan: plan).evaluations
+    page.locator("#meaning", has_text=f"{fewest} of 50 steps run the model").wait_for()
+    page.get_by_role("radio", name="Same picture").check()
+    page.locator("#min-psnr input[type=number]").fill("26")
+    page.keyboard.press("Tab")
+    page.locator("#meaning", has_text="7 of 50 steps run the model").wait_for()
+    draw(page, PROMPT)
+    finished(page)
+    assert re.search(r"evaluations\s+7\s+50", page.locator(".facts").inner_text())
+
+
+def test_a_model_of_eight_steps_is_drawn(turbo, visit):
+    page = visit(turbo, **LIGHT)
+    page.locator("#meaning", has_text="6 of 8 steps run the model").wait_for()
+    page.locator("#draw").click()
+    finished(page)
+    assert re.search(r"evaluations\s+6\s+8", page.locator(".facts").inner_text())
+    seen(page, "turbo-try")
+
+
 @pytest.mark.parametrize("look", LOOKS)
 def test_every_view_fits_its_screen(pictures, visit, look):
     page = visit(pictures, **LOOKS[look])
-    page.screenshot(path=SHOTS / f"{look}-first.png", full_page=True)
-    draw(page, OTHER)
+    seen(page, f"{look}-first")
+    page.locator("#draw").click()
     finished(page)
     for name, sign in (("Try", ".facts"), ("Understand", "#drift svg"), ("Make", "#learn")):
         view(page, name)
         page.locator(sign).wait_for()
-        page.wait_for_timeout(300)
-        page.screenshot(path=SHOTS / f"{look}-{name.lower()}.png", full_page=True)
-        wide = "() => document.scrollingElement.scrollWidth - window.innerWidth"
-        assert page.evaluate(wide) <= 0, f"{name} is wider than the screen"
+        seen(page, f"{look}-{name.lower()}")
     dark = page.evaluate("document.body.classList.contains('dark')")
     assert dark == (LOOKS[look].get("color_scheme") == "dark")

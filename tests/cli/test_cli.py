@@ -6,27 +6,13 @@ import sys
 
 import pytest
 import typer
-from support import profile_from
-from typer.testing import CliRunner
+from tests.command_line import assert_one_line, run
+from tests.support import profile_from
 
 import tacache
 from tacache import Plan, make_plan, models
-from tacache.cli import app
+from tacache.cli.command_line import app
 from tacache.cli.render import strip
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(part) for part in arguments], terminal_width=100)
-
-
-def assert_one_line(result, *parts):
-    """Our own error: exit code 2, one line on standard error, nothing else."""
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1, result.stderr
-    assert result.stderr.startswith("tacache: ")
-    for part in parts:
-        assert str(part) in result.stderr
 
 
 @pytest.fixture
@@ -50,7 +36,7 @@ def test_plan_by_evaluations(file, profile):
 def test_plan_by_speedup(file, tmp_path):
     result = run("plan", file, "--speedup", 3, "-o", tmp_path / "out" / "x.json")
     assert result.exit_code == 0, result.output
-    assert Plan.load(tmp_path / "out" / "x.json").evaluations == 6
+    assert Plan.load(tmp_path / "out" / "x.json").evaluations == 7
 
 
 def test_plan_by_thresholds(file, profile, tmp_path):
@@ -88,8 +74,8 @@ def test_plan_prints_json(file, profile):
         ([], ["give exactly one of", "none was given"]),
         (["--evaluations", 5, "--speedup", 2], ["evaluations, speedup were given"]),
         (["--tau-k", 0.1], ["tau_d is missing"]),
-        (["--evaluations", 1], ["1 evaluations are impossible", "3 to 20"]),
-        (["--evaluations", 99], ["99 evaluations are impossible", "3 to 20"]),
+        (["--evaluations", 1], ["1 evaluation cannot be made", "3 to 20"]),
+        (["--evaluations", 99], ["99 evaluations cannot be made", "3 to 20"]),
         (["--evaluations", 5, "--rule", "magic"], ["unknown rule 'magic'", "tasu"]),
         (["--speedup", 0.5], ["speedup is a number from 1"]),
         (["--evaluations", 5, "--max-skip", 0], ["max_skip is at least 1"]),
@@ -148,10 +134,10 @@ def test_show_prints_json(file, profile, tmp_path):
         (b"", "is not JSON"),
         (b"garbage", "is not JSON"),
         (b"\x80\x04\x95\xff\xfe\x00", "is not JSON"),
-        (b"[1, 2]", "neither a profile nor a plan"),
-        (b"{}", "neither a profile nor a plan"),
+        (b"[1, 2]", "neither a tacache-profile"),
+        (b"{}", "neither a tacache-profile"),
         (b'{"format": "x"}', "its format is 'x'"),
-        (b'{"format": []}', "neither a profile nor a plan"),
+        (b'{"format": []}', "neither a tacache-profile"),
         (b'{"format": "tacache-plan", "version": 9}', "has version 9"),
         (b'{"format": "tacache-plan", "version": 1}', "field required"),
         (b"[" * 100_000, "is not JSON"),
@@ -227,6 +213,7 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch):
     assert isinstance(needs("tacache.nowhere").exception, ModuleNotFoundError)
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(file):
     reader, writer = os.pipe()
     os.close(reader)
@@ -236,6 +223,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(file):
     assert (result.returncode, result.stderr) == (1, b"")
 
 
+@pytest.mark.slow
 def test_the_module_runs_as_a_command(tmp_path):
     path = profile_from([0.1] * 8, [0.2] * 8).save(tmp_path / "x.profile.json")
 
@@ -249,5 +237,5 @@ def test_the_module_runs_as_a_command(tmp_path):
     bad = tacache_command("plan", path, "--evaluations", 40)
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr == (
-        "tacache: 40 evaluations are impossible: 8 steps with max_skip=12 take 2 to 8\n"
+        "tacache: 40 evaluations cannot be made: 8 steps with max_skip=12 take 2 to 8\n"
     )

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tacache.cli import app
+from tacache.cli.command_line import app
 from tacache.cli.groups import grouped
 
 

@@ -4,25 +4,12 @@ import os
 import resource
 
 import pytest
-from typer.testing import CliRunner
-
-from tacache.cli import app
-from tacache.cli.demo import check_ours
-from tacache.plan import make_plan
-from tacache.profile import Origin
+from tests.command_line import assert_one_line, run
 from tests.tiny import PIPELINES
 
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(part) for part in arguments], terminal_width=100)
-
-
-def assert_one_line(result, *parts):
-    assert result.exit_code == 2, result.output
-    assert len(result.stderr.splitlines()) == 1, result.stderr
-    assert result.stderr.startswith("tacache: ")
-    for part in parts:
-        assert str(part) in result.stderr
+from tacache.plan import make_plan
+from tacache.profile import Origin
+from tacache_lab.commands.demo_command import check_ours
 
 
 @pytest.fixture
@@ -34,7 +21,7 @@ def file(profile, tmp_path):
 def test_what_a_file_says_does_not_reach_the_terminal_raw(profile, tmp_path, command):
     evil = "\x1b]0;owned\x07\x1b[2J"
     path = tmp_path / "x.profile.json"
-    source = profile.model_copy(update={"host": Origin(model=evil, pipeline=evil)})
+    source = profile.model_copy(update={"origin": Origin(model=evil, pipeline=evil)})
     more = ["--evaluations", 5] if command == "plan" else []
     source.save(path)
     made = run(command, path, *more)
@@ -78,8 +65,9 @@ def test_a_folder_that_takes_nothing_ends_a_command_before_its_work(tmp_path, mo
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     monkeypatch.setattr("tacache.models.load", never)
-    monkeypatch.setattr("tacache.diffusers.loading.load_pipeline", never)
+    monkeypatch.setattr("tacache.diffusers.pipeline_loading.load_pipeline", never)
     model = [] if command == "demo" else ["tiny-flux"]
+    model += ["--prompt", "a fox"] if command == "generate" else []
     methods = ["--methods", "fewer"] if command == "bench" else []
     refused = run(command, *model, *methods, "-o", tmp_path / "out")
     assert_one_line(refused, f"cannot write {tmp_path}", "Read-only file system")
@@ -149,9 +137,9 @@ def test_a_plan_that_asks_for_steps_no_run_has_is_one_line(profile, tmp_path, mo
     def never(*_, **__):
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr("tacache.diffusers.loading.load_pipeline", never)
+    monkeypatch.setattr("tacache.diffusers.pipeline_loading.load_pipeline", never)
     made = make_plan(profile, evaluations=5)
     host = Origin(kind="diffusers", call={"num_inference_steps": steps})
-    path = made.model_copy(update={"host": host}).save(tmp_path / "x.plan.json")
-    refused = run("generate", "x", "--plan", path, "--prompt", "a fox", "-o", tmp_path)
+    path = made.model_copy(update={"origin": host}).save(tmp_path / "x.plan.json")
+    refused = run("generate", "an/x", "--plan", path, "--prompt", "a fox", "-o", tmp_path)
     assert_one_line(refused, "num_inference_steps is a whole number from 1 to 10000", repr(steps))

@@ -1,6 +1,7 @@
 import pytest
 from rich.console import Console
-from support import plan_with, profile_from
+from tests.storage.test_files import JOINT
+from tests.support import plan_with, profile_from
 
 from tacache import Origin, Plan, make_plan
 from tacache.cli.render import ANCHOR, DOTS, ROWS, SKIP, curve, plan_view, profile_view, strip
@@ -44,7 +45,7 @@ def test_a_constant_curve_is_flat():
 
 
 def test_a_profile_is_shown_with_both_curves(profile):
-    text = shown(profile_view(profile.model_copy(update={"host": HOST})))
+    text = shown(profile_view(profile.model_copy(update={"origin": HOST})))
     for part in (
         "org/model / SomePipeline / SomeScheduler, latents of 16x8 float16",
         "20, t from 1 to 0",
@@ -71,6 +72,12 @@ def test_a_plan_is_shown_with_its_strip_and_speedup(profile):
         assert part in text
 
 
+def test_further_latents_are_shown_with_what_they_were_measured_to_do():
+    text = shown(plan_view(JOINT))
+    for part in ("latent audio", "second 0.75", "spectral distance 1.75 dB", "drift 0.0312"):
+        assert part in text
+
+
 def test_a_plan_without_rates_is_shown_without_curves(profile):
     for plan in (Plan.full(profile.times), plan_with("fitted", profile, (0, 1, 4))):
         text = shown(plan_view(plan))
@@ -81,7 +88,7 @@ def test_a_plan_without_rates_is_shown_without_curves(profile):
 
 @pytest.mark.parametrize("name", ["models/[v2]/flux", "x[/y]", "[bold]"])
 def test_names_with_brackets_are_shown_as_they_are(profile, name):
-    named = profile.model_copy(update={"host": Origin(model=name)})
+    named = profile.model_copy(update={"origin": Origin(model=name)})
     assert name in shown(profile_view(named))
 
 

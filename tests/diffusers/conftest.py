@@ -2,7 +2,7 @@
 
 import pytest
 
-from tacache.diffusers import driving
+from tacache.diffusers import trajectory
 
 
 class EveryKind(set):
@@ -14,6 +14,6 @@ class EveryKind(set):
 
 @pytest.fixture(autouse=True)
 def _fits_count_their_own_evaluations(request, monkeypatch):
-    """The one that compares a driven call with a plain one is tested in test_driving."""
+    """The one that compares a driven call with a plain one is tested in test_trajectory."""
     if request.module.__name__.endswith("test_fitting"):
-        monkeypatch.setattr(driving, "CHECKED", EveryKind())
+        monkeypatch.setattr(trajectory, "CHECKED", EveryKind())

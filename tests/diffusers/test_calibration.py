@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.diffusers_support import STEPS, in_two_processes, profile_of, recorded, run
+from tests.tiny import PIPELINES
+from tests.tiny.pictures import picture
 from torch import Tensor
 
 from tacache import HostError, Profile, ProfileError, TACacheError
 from tacache.diffusers import calibrate
-from tests.diffusers_support import STEPS, profile_of, recorded, run
-from tests.tiny import PIPELINES
-from tests.tiny.pictures import picture
 
 FLUX, WAN = PIPELINES["flux"], PIPELINES["wan"]
 PROMPTS = ["a red fox in the snow", "two blue birds", "an old stone bridge", "a bowl of soup"]
 SHORT = 5
-ROOT = Path(__file__).parents[2]
 
 
 def flux_call(**changes: Any) -> dict[str, Any]:
@@ -167,7 +163,7 @@ def test_the_batch_size_makes_no_difference(flux, undisturbed, encoded, batch_si
     profile = calibrate(flux, PROMPTS, batch_size=batch_size, **flux_call())
     assert_same(profile, undisturbed, rtol=1e-5)
     assert len(encoded) == -(-len(PROMPTS) // batch_size)
-    assert profile.host == undisturbed.host
+    assert profile.origin == undisturbed.origin
 
 
 def test_several_pictures_a_prompt_are_samples(flux):
@@ -182,7 +178,7 @@ def test_embeddings_in_place_of_prompts(flux):
     call = flux_call(prompt_embeds=embeds[:1], pooled_prompt_embeds=pooled[:1])
     found = calibrate(flux, None, seeds=[0, 1], **call)
     assert_same(found, expected, rtol=1e-4)
-    assert found.host.prompts_sha256 is None
+    assert found.origin.prompts_sha256 is None
     both = calibrate(flux, None, **flux_call(prompt_embeds=embeds, pooled_prompt_embeds=pooled))
     assert both.samples == 2
 
@@ -193,7 +189,7 @@ def test_embeddings_in_place_of_prompts(flux):
 def test_the_host_is_recorded():
     pipe = WAN.build()
     pipe.register_to_config(_name_or_path="someone/wan")
-    host = profile_of(WAN, pipe).host
+    host = profile_of(WAN, pipe).origin
     call = WAN.call()
     prompt = call.pop("prompt")
     assert (host.kind, host.pipeline, host.model) == ("diffusers", "WanPipeline", "someone/wan")
@@ -211,13 +207,13 @@ def test_what_the_call_leaves_out_is_recorded_too(flux):
     flux.default_sample_size = 8
     profile = calibrate(flux, PROMPTS[:1], num_inference_steps=2, max_sequence_length=32)
     side = 8 * flux.vae_scale_factor
-    assert profile.host.call["guidance_scale"] == 3.5
-    assert (profile.host.call["height"], profile.host.call["width"]) == (side, side)
+    assert profile.origin.call["guidance_scale"] == 3.5
+    assert (profile.origin.call["height"], profile.origin.call["width"]) == (side, side)
 
 
 def test_bfloat16_is_recorded(flux):
     flux.to(torch.bfloat16)
-    assert calibrate(flux, PROMPTS[:1], **flux_call()).host.dtype == "bfloat16"
+    assert calibrate(flux, PROMPTS[:1], **flux_call()).origin.dtype == "bfloat16"
 
 
 def test_the_profile_file_carries_all_of_it(undisturbed, tmp_path):
@@ -463,31 +459,17 @@ sys.exit("error" in answer)
 def launch(folder: Path, **job: Any) -> tuple[int, list[dict[str, Any]]]:
     """Calibrate in two processes; the launcher's exit code and what each process found."""
     (folder / "job.json").write_text(json.dumps({"call": flux_call()} | job))
-    script = folder / "script.py"
-    script.write_text(SCRIPT)
-    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [sys.executable, *launcher, script, folder],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    answers = [folder / f"{rank}.json" for rank in range(2)]
-    assert all(answer.exists() for answer in answers), done.stderr
-    return done.returncode, [json.loads(answer.read_text()) for answer in answers]
+    return in_two_processes(folder, SCRIPT)
 
 
+@pytest.mark.slow
 def test_two_processes_measure_what_one_does(undisturbed, flux, encoded, tmp_path):
     code, answers = launch(tmp_path, prompts=PROMPTS)
     assert code == 0
     first, second = (Profile.from_json(answer["profile"]) for answer in answers)
     assert first == second
     assert_same(first, undisturbed, rtol=1e-12)
-    assert first.host == undisturbed.host
+    assert first.origin == undisturbed.origin
     assert [len(answer["runs"]) for answer in answers] == [2, 2]
     assert sorted(prompt for answer in answers for prompt in answer["runs"]) == sorted(PROMPTS)
     # One process goes on from what the two left.
@@ -497,6 +479,7 @@ def test_two_processes_measure_what_one_does(undisturbed, flux, encoded, tmp_pat
     assert not encoded
 
 
+@pytest.mark.slow
 def test_a_failure_in_one_process_ends_both(tmp_path):
     """Three prompts, the failing one first in the second process, which has no other."""
     code, answers = launch(tmp_path, prompts=PROMPTS[:3], bad=PROMPTS[1])

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 import torch
 from diffusers import QwenImageControlNetModel, StableDiffusion3Pipeline
-
-from tacache import HostError, Plan
-from tacache.diffusers import applied, apply, calibrate, fit_plan, remove
-from tacache.diffusers.calls import as_number
-from tacache.diffusers.flow import run_times
 from tests.diffusers_support import EVALUATIONS, STEPS, counted, fed, plan_of, recorded, run
 from tests.tiny import PIPELINES, Tiny, modular
 from tests.tiny.pictures import picture
+
+from tacache import HostError, Plan
+from tacache.diffusers import applied, apply, calibrate, fit_plan, remove
+from tacache.diffusers.calls import argument_names, as_number, running_call
+from tacache.diffusers.hooks import SchedulerHooks, hooked_like
+from tacache.diffusers.stepping import run_times
 
 SD3, EXPERTS = PIPELINES["sd3"], PIPELINES["wan-2.2"]
 ANCHORS = (0, 1, 5, 9)
@@ -135,13 +136,33 @@ def test_breaks_are_noise_levels(own, breaks):
         apply(own, plan_for(own), breaks=breaks)
 
 
-def test_what_was_said_is_saved_and_copied(own, tmp_path):
+def test_what_apply_was_told_is_saved_and_copied(own, tmp_path):
     apply(own, plan_for(own), strength=0.75, breaks=[0.5])
     own.scheduler.set_timesteps(STEPS)
     own.scheduler.save_pretrained(tmp_path)
     loaded = type(own.scheduler).from_pretrained(tmp_path)
     for other in (loaded, copy.deepcopy(own.scheduler), pickle.loads(pickle.dumps(own.scheduler))):
-        assert other.said == (0.75, (0.5,))
+        assert other.options == (0.75, (0.5,))
+
+
+@pytest.mark.parametrize("positional", [False, True])
+def test_what_the_user_passed_is_read_beside_what_the_pipeline_made_of_it(positional):
+    tiny = PIPELINES["cogview4"]
+    pipe, calls = tiny.build(), []
+
+    class Looking(SchedulerHooks):
+        def _prepare(self, prepare):
+            prepare()
+            calls.append(running_call(self))
+
+    pipe.scheduler = hooked_like(pipe.scheduler, Looking)
+    given = {name: value for name, value in tiny.call().items() if name != "prompt"}
+    named = {} if positional else {"prompt": "a fox"}
+    pipe(*(("a fox",) if positional else ()), **named, **given, num_inference_steps=2)
+    (call,) = calls
+    assert call.passed == {"prompt": "a fox", "num_inference_steps": 2, **given}
+    assert "original_size" not in call.passed
+    assert torch.is_tensor(call.arguments["original_size"])  # which it fills in itself
 
 
 def test_a_second_expert_that_nobody_told_of_stops_a_loop_of_ones_own():
@@ -250,6 +271,7 @@ def from_picture(name: str) -> Tiny:
 PICTURED = ["modular-flux", "modular-qwen-image", "modular-sd3", "modular-z-image"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PICTURED)
 def test_a_modular_start_is_stopped_and_exact_where_it_is_set(name):
     tiny = from_picture(name)
@@ -310,18 +332,20 @@ def test_a_modular_pipeline_is_saved_with_its_plan(tmp_path):
     assert EVALUATIONS < STEPS
 
 
-def test_fitting_a_modular_pipeline_says_why_it_cannot():
+def test_a_plan_fitted_to_a_modular_pipeline_names_arguments_of_its_call_alone():
     tiny = PIPELINES["modular-sd3"]
-    call = tiny.call()
-    with pytest.raises(HostError, match="cannot be driven"):
-        fit_plan(tiny.build(), [call.pop("prompt")], evaluations=3, num_inference_steps=6, **call)
+    pipe, call = tiny.build(), tiny.call()
+    prompts = [call.pop("prompt"), "two birds"]
+    plan = fit_plan(pipe, prompts, evaluations=3, **call | {"num_inference_steps": 6})
+    assert plan.origin.call["num_inference_steps"] == 6
+    assert set(plan.origin.call) <= set(argument_names(pipe))
 
 
 def test_a_modular_profile_knows_its_call():
     tiny = PIPELINES["modular-flux"]
     call = tiny.call() | {"num_inference_steps": 3, "guidance_scale": np.float32(2.5)}
     profile = calibrate(tiny.build(), [call.pop("prompt")], **call)
-    assert profile.host.call["guidance_scale"] == 2.5
+    assert profile.origin.call["guidance_scale"] == 2.5
 
 
 def test_blocks_of_ones_own_that_run_two_experts_are_stopped():

@@ -12,14 +12,14 @@ from diffusers.callbacks import (
     PipelineCallback,
     SD3CFGCutoffCallback,
 )
-from support import tasu
+from tests.diffusers_support import counted, plan_of, run
+from tests.support import tasu
+from tests.tiny import PIPELINES
 
 from tacache import HostError, Plan
 from tacache.diffusers import applied
 from tacache.diffusers.calls import RunningCall
-from tacache.diffusers.checks import Said, check_call, warn_unread
-from tests.diffusers_support import counted, plan_of, run
-from tests.tiny import PIPELINES
+from tacache.diffusers.checks import ApplyOptions, check_call, warn_unread
 
 SD3 = PIPELINES["sd3"]
 
@@ -60,19 +60,25 @@ def test_a_pipeline_with_such_a_callback_is_stopped_before_its_model_runs():
         assert not calls
 
 
-@pytest.mark.parametrize("mean", [True, False])
-def test_a_model_that_is_told_where_its_step_ends_is_warned_of(mean, caplog):
-    model = SimpleNamespace(config=SimpleNamespace(use_meanflow=mean))
+@pytest.mark.parametrize("option", ["use_meanflow", "flow_map", "deltatime_type"])
+@pytest.mark.parametrize("told", [True, False])
+def test_a_model_that_is_told_where_its_step_ends_is_warned_of(option, told, caplog):
+    model = SimpleNamespace(config=SimpleNamespace(**{option: told}))
     pipe = SimpleNamespace(transformer=model, config={})
     check_call(RunningCall(pipe, is_read=True, is_of_diffusers=True), tasu())
-    assert ("use_meanflow" in caplog.text) is mean
+    assert (option in caplog.text) is told
 
 
 @pytest.mark.parametrize(
     ("said", "warned"),
-    [(Said(), True), (Said(1.0), True), (Said(None, ()), True), (Said(1.0, ()), False)],
+    [
+        (ApplyOptions(), True),
+        (ApplyOptions(1.0), True),
+        (ApplyOptions(None, ()), True),
+        (ApplyOptions(1.0, ()), False),
+    ],
 )
 def test_what_is_left_open_is_warned_of(said, warned, caplog):
     assert warn_unread(RunningCall(), said) is warned
     assert bool(caplog.records) is warned
-    assert not warn_unread(RunningCall(is_read=True), Said())
+    assert not warn_unread(RunningCall(is_read=True), ApplyOptions())

@@ -1,61 +1,61 @@
 """What a pipeline is, as profiles and plans write it down and as a running call shows it."""
 
 import copy
-import functools
 
 import pytest
 import torch
-
-from tacache import make_plan
-from tacache.diffusers.calls import run_breaks, running_call
-from tacache.diffusers.derived import like, subclass
-from tacache.diffusers.fingerprint import has_negative, running_origin, weights_of
-from tacache.diffusers.flow import run_times
-from tacache.diffusers.pipeline import PipelineHost
-from tacache.plan import Plan
-from tacache.prompts import Sample
-from tacache.storage.agreement import agrees
 from tests.diffusers_support import EVALUATIONS, MODULAR, STEPS, SUPPORTED, call_of, profile_of
 from tests.tiny import PIPELINES
 
+from tacache import make_plan
+from tacache.diffusers.calls import run_breaks, running_call
+from tacache.diffusers.fingerprint import has_negative, running_origin, weights_of
+from tacache.diffusers.hooks import SchedulerHooks, hooked_like
+from tacache.diffusers.pipeline import PipelineHost
+from tacache.diffusers.stepping import run_times
+from tacache.plan import Plan
+from tacache.prompts import Sample
+from tacache.storage.signature import RunSignature
+
 FLUX = PIPELINES["flux"]
 QUICK = ("flux", "sd3", "wan", "qwen-image")
-UNDRIVEN = (*MODULAR, "ltx2")  # cannot be held in their loops, and so not be fitted
 OTHERS = tuple(name for name in (*SUPPORTED, *MODULAR) if name not in QUICK)
 
 
-def seen_at_the_start(tiny, pipe, **changes):
-    """What is known of a call when its scheduler gets its grid: origin, times and breaks."""
-    plain, found = pipe.scheduler, []
+class SeeingHooks(SchedulerHooks):
+    """Note what a run is when it is prepared."""
 
-    @functools.wraps(type(plain).set_timesteps)
-    def set_timesteps(self, *args, **kwargs):
-        type(plain).set_timesteps(self, *args, **kwargs)
+    def _prepare(self, prepare):
+        prepare()
         call = running_call(self)
-        origin = running_origin(call.pipeline, plain, call.arguments)
-        found.append((origin, run_times(self), run_breaks(call.pipeline, call.arguments)))
+        origin = running_origin(call.pipeline, self.plain, call.arguments)
+        self.seen = origin, run_times(self), run_breaks(call.pipeline, call.arguments)
 
-    pipe.scheduler = like(plain, subclass("Seeing", type(plain), {"set_timesteps": set_timesteps}))
+
+def seen_at_the_start(tiny, pipe, **changes):
+    plain = pipe.scheduler
+    pipe.scheduler = seeing = hooked_like(plain, SeeingHooks)
+    seeing.plain = plain
     try:
         pipe(**call_of(tiny, **changes))
     finally:
         pipe.scheduler = plain
-    return found[-1]
+    return seeing.seen
 
 
 def check_agreement(tiny):
     pipe = tiny.build()
     plan = make_plan(profile_of(tiny, pipe), evaluations=EVALUATIONS)
     origin, times, breaks = seen_at_the_start(tiny, pipe)
-    assert plan.host.weights is not None
-    assert agrees(plan, origin, times, breaks)
-    if tiny.name in UNDRIVEN:
-        return
+    assert plan.origin.weights is not None
+    assert RunSignature(origin, times, breaks).agrees(plan)
     call = {"num_inference_steps": STEPS, **tiny.call()}
     prompt = call.pop("prompt")
     with PipelineHost(pipe).open(Sample(prompt, 0), call) as run:
-        held = Plan.full(run.times).model_copy(update={"breaks": run.breaks, "host": run.origin()})
-    assert agrees(held, origin, times, breaks)
+        held = Plan.full(run.times).model_copy(
+            update={"breaks": run.breaks, "origin": run.origin()}
+        )
+    assert RunSignature(origin, times, breaks).agrees(held)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -63,6 +63,7 @@ def test_a_call_agrees_with_the_plan_that_was_made_by_such_a_call(name):
     check_agreement(PIPELINES[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
 def test_so_it_is_with_all_pipelines(name):
     check_agreement(PIPELINES[name])
@@ -79,7 +80,7 @@ def test_another_size_guidance_or_scale_of_adapters_does_not_agree():
         {"negative_prompt": "blurry"},
     )
     for change in changes:
-        assert not agrees(plan, *seen_at_the_start(FLUX, pipe, **change))
+        assert not RunSignature(*seen_at_the_start(FLUX, pipe, **change)).agrees(plan)
 
 
 def test_weights_are_those_of_all_networks_of_the_loop():
@@ -99,6 +100,7 @@ def test_two_experts_count_both():
     assert weights_of(pipe) != plain
 
 
+@pytest.mark.slow
 def test_weights_are_the_same_compiled_and_none_where_they_are_offloaded_layer_by_layer():
     accelerate = pytest.importorskip("accelerate")
     pipe = FLUX.build()
@@ -111,6 +113,7 @@ def test_weights_are_the_same_compiled_and_none_where_they_are_offloaded_layer_b
     assert weights_of(pipe) is None
 
 
+@pytest.mark.slow
 def test_adapters_of_a_pipeline_count_while_they_are_active():
     peft = pytest.importorskip("peft")
     pipe = FLUX.build()

@@ -5,40 +5,37 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
+from math import comb
 from typing import Any
 
 import diffusers
 import numpy as np
 import pytest
 import torch
+from tests.diffusers_support import call_of, counted, in_two_processes
+from tests.tiny import PIPELINES
 
 import tacache
 from tacache import HostError, Plan, PlanError, TACacheError
 from tacache.diffusers import applied, apply, drive, fit_plan, fit_plans
 from tacache.diffusers.pipeline import PipelineHost
+from tacache.diffusers.plan_run import PlanRun
 from tacache.fitting.full_runs import retraced
 from tacache.fitting.lockstep import Problem, lock_step
 from tacache.fitting.reference import record
 from tacache.fitting.refine import with_weights
-from tacache.host.fitting import HeldRuns, hold
+from tacache.hosts.held_runs import HostSamples, hold
 from tacache.prompts import samples_of
 from tacache.work.processes import ALONE
-from tests.diffusers_support import call_of, counted
-from tests.tiny import PIPELINES
 
 FLUX = PIPELINES["flux"]
 PROMPTS = ["a red fox in the snow", "two blue birds", "an old stone bridge", "a bowl of soup"]
 STEPS, BUDGET = 8, 4
 PROBES = 7 + 6 + 4 + 2  # from steps 1, 2, 4 and 6 to the end
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:diffusers")
 
 
@@ -52,6 +49,24 @@ def pictures(tiny: Any, pipe: Any, prompt: str, seed: int = 0, **changes: Any) -
     call = call_for(tiny, **changes) | {"prompt": prompt, "output_type": "np"}
     call.pop("evaluations")
     return np.asarray(pipe(**call, generator=torch.Generator().manual_seed(seed))[0])
+
+
+@contextmanager
+def killed_at(monkeypatch: pytest.MonkeyPatch, evaluation: int) -> Iterator[None]:
+    """Expect that a fit, which keeps its runs every three steps, is killed at an evaluation."""
+    evaluate_one, steps = HostSamples._one, []
+
+    def dying(self: Any, k: int, x: Any, step: int) -> Any:
+        steps.append(step)
+        if len(steps) == evaluation:
+            raise KeyboardInterrupt
+        return evaluate_one(self, k, x, step)
+
+    monkeypatch.setattr("tacache.fitting.full_runs.KEEP_EVERY", 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(HostSamples, "_one", dying)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 def decibels(a: np.ndarray, b: np.ndarray) -> float:
@@ -84,6 +99,7 @@ def _no_thread_is_left():
 # --- what is fitted ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["flux", "sd3", "wan-euler", "wan", "sana", "wan-2.2"])
 def test_the_plan_applies_and_its_certificate_is_what_one_measures(name, caplog):
     tiny = PIPELINES[name]
@@ -107,13 +123,14 @@ def test_the_plan_applies_and_its_certificate_is_what_one_measures(name, caplog)
     with applied(pipe, found):
         made = pictures(tiny, pipe, PROMPTS[0])
     assert certificate.psnr == pytest.approx(decibels(full, made), abs=0.01)
-    assert found.host.pipeline == type(pipe).__name__
-    assert found.host.scheduler == type(before).__name__
-    assert found.host.prompts_sha256 is not None
+    assert found.origin.pipeline == type(pipe).__name__
+    assert found.origin.scheduler == type(before).__name__
+    assert found.origin.prompts_sha256 is not None
     ours = [r for r in caplog.records if r.name == "tacache.diffusers"]
     assert not [r for r in ours if r.levelno >= logging.WARNING]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["flux", "wan-euler", "z-image"])
 def test_in_half_precision_the_certificate_is_that_of_the_pipelines_own_steps(name):
     tiny = PIPELINES[name]
@@ -131,28 +148,29 @@ def test_in_half_precision_the_certificate_is_that_of_the_pipelines_own_steps(na
     assert found.certificate.drift == pytest.approx(drift, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["flux", "wan-euler"])
 def test_an_interval_is_one_step_of_the_parent(name, monkeypatch):
-    from diffusers import FlowMatchEulerDiscreteScheduler as Euler
-
     tiny = PIPELINES[name]
     pipe = tiny.build()
     found = fit_plan(pipe, PROMPTS[:2], search=False, **call_for(tiny))
-    steps: list[float] = []
-    plain = Euler.step
-    carrier = tacache.diffusers.plan_scheduler(Euler)
+    steps: list[int] = []
+    follow = PlanRun.step
 
-    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        steps.append(1.0)
-        return plain(self, *args, **kwargs)
+    def watched(run: PlanRun, scheduler: Any, step: Any, *rest: Any) -> Any:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            steps.append(run.stepper.step)
+            return step(*args, **kwargs)
 
-    walk = carrier._walk
-    monkeypatch.setattr(carrier, "_walk", lambda self, step, *a, **k: walk(self, watched, *a, **k))
+        return follow(run, scheduler, noted, *rest)
+
+    monkeypatch.setattr(PlanRun, "step", watched)
     with applied(pipe, found):
         pictures(tiny, pipe, PROMPTS[0])
     assert len(steps) == BUDGET
 
 
+@pytest.mark.slow
 def test_it_is_the_fit_of_its_velocity_functions(flux):
     """The same samples through `tacache.fit_plan`, each call held and evaluated by hand."""
     found = fit_plan(flux, PROMPTS, search=False, **call_for())
@@ -166,7 +184,7 @@ def test_it_is_the_fit_of_its_velocity_functions(flux):
 
         def velocity(x, t, which):
             states = zip(which.tolist(), x, strict=True)
-            return torch.stack([runs[k].velocity(state, t) for k, state in states])
+            return torch.stack([runs[k].evaluate_at(state, t) for k, state in states])
 
         condition = {"which": torch.arange(4)}
         other = tacache.fit_plan(
@@ -186,6 +204,7 @@ def test_it_is_the_fit_of_its_velocity_functions(flux):
     assert other.certificate.drift == found.certificate.drift
 
 
+@pytest.mark.slow
 def test_several_budgets_share_their_full_runs(flux, plan):
     call = call_for(evaluations=[3, BUDGET])
     with counted(flux, FLUX.denoisers) as calls:
@@ -198,6 +217,7 @@ def test_several_budgets_share_their_full_runs(flux, plan):
     assert spent[0] in range(least, 1500, 4 * 3)  # other powers are other anchors, for each sample
 
 
+@pytest.mark.slow
 def test_a_search_stays_within_its_limit(flux):
     least = 4 * (STEPS + BUDGET) + 4 * PROBES + BUDGET
     for most in (least, least + 12, least + 36, least + 100):  # a start takes 16
@@ -214,12 +234,15 @@ def test_seeds_are_samples(flux):
     assert found.certificate.held_out == 1
 
 
+@pytest.mark.slow
 def test_latents_have_no_psnr(flux):
     found = fit_plan(flux, PROMPTS, search=False, **call_for(output_type="latent"))
     assert found.certificate.psnr is None
-    assert found.certificate.evaluations_spent == 4 * (STEPS + BUDGET) + 4 * PROBES
+    sets = comb(STEPS - 1, BUDGET - 1)  # of few steps, all sets of anchors are tried
+    assert found.certificate.evaluations_spent == 4 * (STEPS + PROBES + sets * BUDGET)
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_applied_meanwhile_changes_nothing(flux, plan):
     apply(flux, plan)
     carrier = flux.scheduler
@@ -227,6 +250,7 @@ def test_a_plan_that_is_applied_meanwhile_changes_nothing(flux, plan):
     assert flux.scheduler is carrier
 
 
+@pytest.mark.slow
 def test_the_pipeline_is_as_before(flux):
     flux.set_progress_bar_config(disable=True, desc="mine")
     expected = pictures(FLUX, flux, PROMPTS[1])
@@ -238,6 +262,29 @@ def test_the_pipeline_is_as_before(flux):
     assert np.array_equal(pictures(FLUX, flux, PROMPTS[1]), expected)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["flux", "wan", "wan-2.2"])  # Euler, UniPC, two experts
+def test_a_plan_for_the_flow_is_followed_as_its_certificate_says(name):
+    """At times of its own, by Euler's steps on any solver; the pipeline is shown these alone."""
+    tiny = PIPELINES[name]
+    pipe, call = tiny.build(), call_for(tiny, evaluations=4, output_type="latent")
+    found = fit_plan(pipe, PROMPTS[:3], target="flow", max_evaluations=400, **call)
+    assert (found.evaluations, found.full_steps) == (4, STEPS)
+    assert not set(found.times[1:-1]) <= set(found.full_times)
+    assert found.breaks == ((0.875,) if name == "wan-2.2" else ())
+
+    def latents() -> torch.Tensor:
+        return tiny.output(pipe(**call_of(tiny, prompt=PROMPTS[0], num_inference_steps=STEPS)))
+
+    full = latents()
+    with applied(pipe, found), counted(pipe, tiny.denoisers) as calls:
+        drift = (latents() - full).norm() / full.norm()
+        assert pipe.scheduler.run_plan == found
+    assert len(calls) == 4 * tiny.calls_per_step
+    assert found.certificate.drift == pytest.approx(float(drift), rel=1e-3)
+
+
+@pytest.mark.slow
 def test_image_to_image_from_the_middle():
     tiny = PIPELINES["flux-img2img"]
     pipe = tiny.build()
@@ -264,6 +311,7 @@ def problem_on(name: str, **changes: Any) -> Iterator[Problem]:
         yield Problem(runs, record(runs), 3, list(range(4)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["wan", "sana"])
 def test_the_full_run_is_the_parents_own(name):
     tiny = PIPELINES[name]
@@ -274,6 +322,7 @@ def test_the_full_run_is_the_parents_own(name):
         assert torch.equal(problem.reference.states[-1][1], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["wan", "sana"])
 def test_a_fit_that_goes_on_from_a_known_one_is_the_whole_fit(name):
     """The solver's history is made again up to there."""
@@ -286,6 +335,7 @@ def test_a_fit_that_goes_on_from_a_known_one_is_the_whole_fit(name):
         assert torch.equal(again.states[-1], whole.states[-1])
 
 
+@pytest.mark.slow
 def test_a_walk_taken_up_midway_ends_as_the_full_run():
     """What probes start from: the solver with its history, in the middle of recorded steps."""
     with problem_on("wan") as problem:
@@ -297,6 +347,7 @@ def test_a_walk_taken_up_midway_ends_as_the_full_run():
         assert torch.equal(x, states[-1][[1, 3]])
 
 
+@pytest.mark.slow
 def test_the_drift_is_what_the_pipeline_makes():
     tiny = PIPELINES["wan"]
     pipe, call = tiny.build(), call_for(tiny)
@@ -313,6 +364,7 @@ def test_the_drift_is_what_the_pipeline_makes():
     assert found.certificate.drift == pytest.approx(float(drift), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_fit_to_the_parent_beats_one_to_euler():
     tiny = PIPELINES["wan"]
     changes = {"num_inference_steps": 12, "output_type": "latent"}
@@ -325,6 +377,7 @@ def test_a_fit_to_the_parent_beats_one_to_euler():
     assert sum(drifts[0].values()) < 0.5 * sum(drifts[1].values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["wan", "sana"])
 def test_a_search_on_a_multistep_parent_stays_within_its_limit(name):
     tiny = PIPELINES[name]
@@ -335,26 +388,17 @@ def test_a_search_on_a_multistep_parent_stays_within_its_limit(name):
     assert found.certificate.evaluations_spent <= 260
 
 
+@pytest.mark.slow
 def test_a_killed_fit_on_a_multistep_parent_goes_on(tmp_path, monkeypatch):
     tiny, path = PIPELINES["wan"], tmp_path / "runs"
     pipe, call = tiny.build(), call_for(PIPELINES["wan"], output_type="latent")
     whole = fit_plan(pipe, PROMPTS[:2], search=False, **call)
-    monkeypatch.setattr("tacache.fitting.full_runs.KEEP_EVERY", 3)
-    one, done = HeldRuns._one, []
-
-    def dying(self: Any, k: int, x: Any, step: int) -> Any:
-        done.append(step)
-        if len(done) == 2 * 7:
-            raise KeyboardInterrupt
-        return one(self, k, x, step)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(HeldRuns, "_one", dying)
-        with pytest.raises(KeyboardInterrupt):
-            fit_plan(pipe, PROMPTS[:2], search=False, resume=path, **call)
+    with killed_at(monkeypatch, 2 * 7):
+        fit_plan(pipe, PROMPTS[:2], search=False, resume=path, **call)
     assert fit_plan(pipe, PROMPTS[:2], search=False, resume=path, **call) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -380,38 +424,13 @@ def test_another_solver_is_warned_of(multistep_plan, change, expected, caplog):
 
 
 def test_the_name_of_a_solver_does_not_reach_the_log_raw(multistep_plan, caplog):
-    host = multistep_plan.host.model_copy(update={"scheduler": "\x1b[2JEuler"})
-    apply(PIPELINES["wan"].build(), multistep_plan.model_copy(update={"host": host}))
+    host = multistep_plan.origin.model_copy(update={"scheduler": "\x1b[2JEuler"})
+    apply(PIPELINES["wan"].build(), multistep_plan.model_copy(update={"origin": host}))
     (record,) = caplog.records
     assert r"the steps of \x1b[2JEuler, this" in record.getMessage()
 
 
 # --- a mix of settings ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("guidance", "expected"),
-    [
-        (1.9, None),
-        (3.1, None),
-        (4.3, None),
-        (1.0, "fitted at guidance_scale=2 to 4, this run has 1, 1 away"),
-        (7.0, "fitted at guidance_scale=2 to 4, this run has 7, 3 away"),
-    ],
-)
-def test_a_mix_warns_outside_its_range_only(flux, plan, guidance, expected, caplog):
-    apply(flux, plan.model_copy(update={"varied": {"guidance_scale": (4.0, 2.0, 3.0)}}))
-    with caplog.at_level(logging.WARNING, logger="tacache.diffusers"):
-        pictures(FLUX, flux, PROMPTS[0], guidance_scale=guidance)
-    found = [record.getMessage() for record in caplog.records]
-    assert len(found) == (expected is not None)
-    assert all(expected in message for message in found)
-
-
-def test_a_fit_takes_no_mix_any_more(flux):
-    with counted(flux, FLUX.denoisers) as calls, pytest.raises(HostError, match="vary was removed"):
-        fit_plan(flux, PROMPTS, vary={"true_cfg_scale": [1.0, 2.0]}, **call_for())
-    assert not calls
 
 
 def mix(monkeypatch, name: str, *values: Any) -> None:
@@ -497,7 +516,7 @@ def test_inpainting_is_refused():
     [
         ({"generator": torch.Generator()}, "seeds make the generators"),
         ({"guidence_scale": 3.0}, "no argument 'guidence_scale'"),
-        ({"evaluations": STEPS + 1}, "9 evaluations are impossible"),
+        ({"evaluations": STEPS + 1}, "9 evaluations cannot be made"),
         ({"history": 0}, "history is 1 .*, not 0"),
         ({"seeds": []}, "too few"),
     ],
@@ -525,6 +544,7 @@ def test_a_prompt_that_fails_at_its_start_is_named(flux):
         fit_plan(flux, PROMPTS, **call_for())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [3 * STEPS, 4 * STEPS + 3])
 @pytest.mark.parametrize("kind", ["raises", "nan"])
 def test_a_prompt_that_fails_on_the_way_is_named(flux, kind, after):
@@ -544,6 +564,7 @@ def test_a_prompt_that_fails_on_the_way_is_named(flux, kind, after):
         fit_plan(flux, PROMPTS, search=False, **call_for())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0, 1])
 def test_a_prompt_that_fails_in_the_decoder_is_named(flux, after, monkeypatch):
     """That of the full run's latents, or that of the plan's."""
@@ -565,20 +586,11 @@ def test_a_prompt_that_fails_in_the_decoder_is_named(flux, after, monkeypatch):
 # --- resuming ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_fit_goes_on(flux, plan, tmp_path, monkeypatch):
-    monkeypatch.setattr("tacache.fitting.full_runs.KEEP_EVERY", 3)
-    path, one, done = tmp_path / "runs", HeldRuns._one, []
-
-    def dying(self: Any, k: int, x: Any, step: int) -> Any:
-        done.append(step)
-        if len(done) == 4 * 7:
-            raise KeyboardInterrupt
-        return one(self, k, x, step)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(HeldRuns, "_one", dying)
-        with pytest.raises(KeyboardInterrupt):
-            fit_plan(flux, PROMPTS, search=False, resume=path, **call_for())
+    path = tmp_path / "runs"
+    with killed_at(monkeypatch, 4 * 7):
+        fit_plan(flux, PROMPTS, search=False, resume=path, **call_for())
     with counted(flux, FLUX.denoisers) as calls:
         found = fit_plan(flux, PROMPTS, search=False, resume=path, **call_for())
     assert found == plan
@@ -586,6 +598,7 @@ def test_a_killed_fit_goes_on(flux, plan, tmp_path, monkeypatch):
     assert len(calls) == full - 4 * 6 + 4  # each call runs to its first step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -607,6 +620,7 @@ def test_the_runs_of_another_fit_are_refused(flux, tmp_path, changes):
 # --- far from where it was fitted -------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("guidance", "warned"), [(3.5, False), (3.7, False), (7.0, True)])
 def test_another_guidance_is_warned_of_with_its_distance(flux, plan, guidance, warned, caplog):
     apply(flux, plan)
@@ -633,6 +647,7 @@ from pathlib import Path
 from tests.diffusers_support import PIPELINES, torch
 from tacache.diffusers import fit_plan
 from tacache.diffusers.pipeline import PipelineHost
+from tacache.diffusers.plan_run import PlanRun
 
 folder, rank = Path(sys.argv[1]), os.environ["RANK"]
 answers = []
@@ -683,25 +698,11 @@ def launched(tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("processes")
     every = [{"call": call_for(), "prompts": PROMPTS} | job for job in jobs.values()]
     (folder / "jobs.json").write_text(json.dumps(every))
-    script = folder / "script.py"
-    script.write_text(SCRIPT)
-    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [sys.executable, *launcher, script, folder],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    answers = [folder / f"{rank}.json" for rank in range(2)]
-    assert all(answer.exists() for answer in answers), done.stderr
-    found = [json.loads(answer.read_text()) for answer in answers]
-    return {job: list(both) for job, *both in zip(jobs, *found, strict=True)}
+    _, answers = in_two_processes(folder, SCRIPT)
+    return {job: list(both) for job, *both in zip(jobs, *answers, strict=True)}
 
 
+@pytest.mark.slow
 def test_two_processes_fit_what_one_does(flux, launched):
     answers = launched["searched"]
     first, second = (Plan.from_json(answer["plan"]) for answer in answers)
@@ -714,6 +715,7 @@ def test_two_processes_fit_what_one_does(flux, launched):
     assert sum(answer["calls"] for answer in answers) == first.certificate.evaluations_spent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["at its start", "in its full runs", "in its fit"])
 def test_a_failure_in_one_process_ends_both_with_its_prompt(launched, when):
     first, second = (answer["error"] for answer in launched[f"failing {when}"])
@@ -725,12 +727,14 @@ def test_a_failure_in_one_process_ends_both_with_its_prompt(launched, when):
     assert any(prompt in first for prompt in PROMPTS[1::2])
 
 
+@pytest.mark.slow
 def test_fewer_prompts_than_processes_are_an_error_in_both(launched):
     first, second = (answer["error"] for answer in launched["too few prompts"])
     assert "too few for 2 processes" in second
     assert "two samples" in first or "too few" in first
 
 
+@pytest.mark.slow
 def test_sizes_that_differ_between_processes_are_seen(launched):
     for answer in launched["a size each"]:
         assert f"'{PROMPTS[1]}' with seed 0 has other noise levels than" in answer["error"]

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from tests.tiny import PIPELINES
 
 from tacache import PlanError
 from tacache.diffusers import applied, drive, fit_plan
-from tests.tiny import PIPELINES
 
 PROMPTS = ["a fox", "two birds", "a bridge", "a bowl"]
 STEPS = 10

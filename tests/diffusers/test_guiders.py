@@ -11,7 +11,7 @@ import torch
 
 from tacache import HostError, Plan, time_grid
 from tacache.diffusers.calls import RunningCall
-from tacache.diffusers.checks import Said, check_call
+from tacache.diffusers.checks import ApplyOptions, check_call
 from tacache.diffusers.guiders import enabled_guiders, has_momentum
 
 PLAN = Plan(rule="reuse", times=time_grid(20), anchors=(0, 1, 5, 9, 14))
@@ -42,7 +42,7 @@ CONSTANT = [
 ]
 
 
-def checked(guider: Any, said: Said = Said(), **names: Any) -> None:  # noqa: B008
+def checked(guider: Any, said: ApplyOptions = ApplyOptions(), **names: Any) -> None:  # noqa: B008
     pipeline = SimpleNamespace(config={}, guider=guider, **names)
     check_call(RunningCall(pipeline, is_read=True, is_of_diffusers=True), PLAN, said)
 
@@ -76,7 +76,7 @@ def test_a_guider_of_ones_own_is_tried_too():
 def test_a_guider_that_cannot_be_tried_is_refused_until_it_is_vouched_for():
     with pytest.raises(HostError, match=r"cannot be tried out .* apply\(pipe, plan, breaks=\(\)\)"):
         checked(object())
-    checked(object(), Said(breaks=()))
+    checked(object(), ApplyOptions(breaks=()))
 
 
 def test_guiders_are_found_by_class_and_by_name():

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from tests.diffusers_support import counted
+from tests.tiny import PIPELINES
 
 from tacache import instant_plan, time_grid
 from tacache.diffusers import applied, drive
-from tests.diffusers_support import counted
-from tests.tiny import PIPELINES
 
 STEPS, EVALUATIONS = 12, 5
 
@@ -33,7 +33,7 @@ def test_a_picture_takes_as_many_evaluations_as_the_plan_says(name):
 def test_it_moves_to_the_steps_and_shift_of_the_call():
     tiny = PIPELINES["flux"]
     pipe, call = tiny.build(), tiny.call() | {"num_inference_steps": STEPS}
-    with applied(pipe, instant_plan(time_grid(50, shift=3.0), 25)):
+    with applied(pipe, instant_plan(time_grid(50, shift=3.0), 6)):
         pipe(generator=torch.Generator().manual_seed(0), **call)
         assert pipe.scheduler.run_plan.evaluations == 6
         assert pipe.scheduler.run_plan.rule == "linear"

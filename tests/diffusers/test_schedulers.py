@@ -18,15 +18,6 @@ import diffusers
 import pytest
 import torch
 from diffusers.pipelines.flux.pipeline_flux import retrieve_timesteps
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from tacache import HostError, Plan, Profile, make_plan, time_grid
-from tacache.diffusers import applied, apply, plan_scheduler, schedulers
-from tacache.diffusers.flow import run_times
-from tacache.moving import replan
-from tacache.profile import Origin
-from tacache.rules import start_arc
 from tests.diffusers_support import (
     EVALUATIONS,
     STEPS,
@@ -40,6 +31,17 @@ from tests.diffusers_support import (
     run,
 )
 from tests.tiny import PIPELINES
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tacache import HostError, Plan, Profile, instant_plan, make_plan, time_grid
+from tacache.diffusers import applied, apply, plan_scheduler, schedulers
+from tacache.diffusers.calls import RunningCall
+from tacache.diffusers.checks import check_call
+from tacache.diffusers.stepping import run_times
+from tacache.moving import replan
+from tacache.profile import Origin
+from tacache.tasu import start_arc
 
 FLOW = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 3.0}
 # Every class the factory is made for, with its flow settings.
@@ -281,7 +283,7 @@ class Watched(diffusers.FlowMatchEulerDiscreteScheduler):
         if not hasattr(self, "found"):
             self.found = []
         self.found.append((len(self.timesteps), len(self.sigmas), self.step_index))
-        if self.fail_at == self.step_index:
+        if self.fail_at is not None and self.fail_at == self.step_index:
             raise RuntimeError("the parent's step failed")
         return super().step(*args, **kwargs)
 
@@ -479,7 +481,7 @@ def test_dynamic_shifting_reaches_the_plan(caplog):
 
 
 @pytest.mark.parametrize("change", [{"steps": 20}, {"shift": 6.0}])
-def test_another_grid_is_planned_with_the_stored_thresholds(euler, change, caplog):
+def test_another_grid_is_planned_with_the_stored_rates(euler, change, caplog):
     plan = make_plan(rated(times_of(euler)), evaluations=EVALUATIONS)
     run_with = diffusers.FlowMatchEulerDiscreteScheduler(shift=change.get("shift", 3.0))
     steps = change.get("steps", STEPS)
@@ -487,8 +489,7 @@ def test_another_grid_is_planned_with_the_stored_thresholds(euler, change, caplo
     evaluated: list[Tensor] = []
     walk(scheduler, num_inference_steps=steps, seen=evaluated)
     moved = replan(plan, times_of(run_with, num_inference_steps=steps))
-    assert (moved.tau_k, moved.tau_d) == (plan.tau_k, plan.tau_d)
-    assert len(evaluated) == moved.evaluations
+    assert len(evaluated) == moved.evaluations == EVALUATIONS
     assert f"this run has {steps} " in caplog.text
     assert f"{moved.evaluations} evaluations" in caplog.text
 
@@ -535,12 +536,85 @@ def test_a_fitted_plan_on_euler_is_one_step_an_interval(euler):
     plan = fitted(times_of(euler), anchors)
     found = walk(carrying(euler, plan))
     euler.set_timesteps(STEPS)
-    x, history = noise(), []
+    x, memory, before = noise(), torch.zeros(SHAPE), torch.zeros(SHAPE)
     for row, (n, end) in zip(plan.weights, pairwise((*anchors, STEPS)), strict=True):
-        history.insert(0, velocity(x, euler.timesteps[n]))
-        average = sum(w * v for w, v in zip(row, history, strict=False))
-        x = x + (euler.sigmas[end] - euler.sigmas[n]) * average
+        a, b, r = (*row, 0.0, 0.0)[:3]
+        v, memory = velocity(x, euler.timesteps[n]), before + r * memory
+        x, before = x + (euler.sigmas[end] - euler.sigmas[n]) * (a * v + b * memory), v
     torch.testing.assert_close(found, x, rtol=1e-5, atol=1e-5)
+
+
+NODES = (1.0, 0.93, 0.8, 0.55, 0.2, 0.0)
+OWN_ROWS = ((1.0,), (1.5, -0.5), (1.4, -0.4), (1.6, -0.6), (1.5, -0.5))
+
+
+def own_times(nodes: tuple[float, ...] = NODES) -> Plan:
+    """A plan whose times are its own, as for the flow: all evaluated, weighted with history."""
+    anchors = tuple(range(len(nodes) - 1))
+    return Plan(rule="fitted", times=nodes, anchors=anchors, weights=OWN_ROWS, grid=nodes)
+
+
+@pytest.mark.parametrize("solver", ["euler", "euler, inverted", "unipc", "dpm++"])
+@pytest.mark.parametrize("steps", [STEPS, 28])
+def test_times_of_a_plans_own_are_shown_on_any_grid(solver, steps):
+    """Whatever the solver, the walk is the core's: Euler's steps from node to node."""
+    import tacache
+
+    plain = SOLVERS[solver]()
+    ends = times_of(plain)[0], times_of(plain)[-1]
+    plan = own_times((ends[0], *NODES[1:-1], ends[1]))
+    scheduler, evaluated = carrying(plain, plan, **SAID), []
+    sign = -1 if plain.config.get("invert_sigmas") else 1
+
+    def at(x: Tensor, t: float) -> Tensor:
+        return velocity(x, torch.tensor(1000 * t))
+
+    scheduler.set_timesteps(steps)
+    x = noise()
+    for i, t in enumerate(scheduler.timesteps):
+        level = plan.times[i]
+        shown = 1 - float(t) / 1000 if sign < 0 else float(t) / 1000
+        assert shown == pytest.approx(level, abs=1e-3)  # some count timesteps in whole numbers
+        evaluated.append(level)
+        x = scheduler.step(sign * at(x, level), t, x, return_dict=False)[0]
+    assert len(evaluated) == plan.evaluations
+    assert scheduler.run_plan == plan
+    torch.testing.assert_close(x, tacache.sample(at, noise(), plan), rtol=1e-4, atol=1e-4)
+
+
+def test_times_of_a_plans_own_need_a_run_with_the_same_ends(euler):
+    scheduler = carrying(euler, own_times((0.95, *NODES[1:])), **SAID)
+    with pytest.raises(HostError, match="times of its own"):
+        scheduler.set_timesteps(STEPS)
+
+
+def test_a_plan_with_times_of_its_own_starts_midway_with_its_share_of_them(euler):
+    whole = times_of(euler)
+    midway = carrying(
+        euler, own_times((whole[0], *NODES[1:-1], whole[-1])), strength=0.5, breaks=()
+    )
+    midway.set_timesteps(STEPS)
+    start = STEPS - STEPS // 2
+    assert midway.run_plan == instant_plan(whole[start:], 2, target="flow")
+    assert len(midway.timesteps) == 2
+    assert float(midway.timesteps[0]) == pytest.approx(1000 * whole[start], abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["flux", "wan", "sd3"])
+def test_a_pipeline_is_shown_the_times_of_a_plans_own(name):
+    tiny = PIPELINES[name]
+    pipe = tiny.build()
+    times = profile_of(tiny, pipe).times
+    plan = own_times((times[0], *NODES[1:-1], times[-1]))
+    untouched = run(tiny, pipe)
+    with applied(pipe, plan), counted(pipe, tiny.denoisers) as calls:
+        drawn = run(tiny, pipe)
+        assert pipe.scheduler.run_plan == plan
+        with pytest.raises(HostError, match="loop iterations"):
+            check_call(RunningCall(pipe, {"cfg_trunc_ratio": 0.5}), plan)
+    assert len(calls) == plan.evaluations * tiny.calls_per_step
+    assert drawn.isfinite().all()
+    assert not torch.equal(drawn, untouched)
 
 
 def test_a_profiles_plan_on_euler_is_the_cores_own(euler):
@@ -561,7 +635,7 @@ def test_breaks_drop_the_history(euler, monkeypatch):
     turned = {}  # anchor -> whether an earlier velocity was known
 
     def noted(v, previous):
-        turned[scheduler._stepper.step - 1] = previous is not None
+        turned[scheduler._run.stepper.step - 1] = previous is not None
         return start_arc(v, previous)
 
     monkeypatch.setattr("tacache.stepper.start_arc", noted)
@@ -607,6 +681,7 @@ def test_frames_with_times_of_their_own_are_refused(euler):
         scheduler.step(noise(), scheduler.timesteps[:2], noise())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strength", [0.6, 0.5, 0.37, 0.99])
 def test_a_start_without_a_pipeline_is_the_usual_one(plain, strength):
     plan = make_plan(rated(times_of(plain)), evaluations=EVALUATIONS)
@@ -632,7 +707,7 @@ def test_another_architecture_is_an_error(flux, flux_plan):
 def test_another_architecture_is_an_error_for_a_scheduler_put_in_by_hand(flux):
     """As one loaded with `from_pretrained` and given to another pipeline is."""
     plan = Plan.full(time_grid(STEPS)).model_copy(
-        update={"host": Origin(kind="diffusers", denoiser="WanTransformer3DModel")}
+        update={"origin": Origin(kind="diffusers", denoiser="WanTransformer3DModel")}
     )
     before = flux.scheduler
     flux.scheduler = carrying(before, plan)
@@ -644,10 +719,10 @@ def test_another_architecture_is_an_error_for_a_scheduler_put_in_by_hand(flux):
 
 
 def test_other_latents_are_an_error(flux, flux_plan):
-    shape = (*flux_plan.host.latent_shape[:-1], 64)
-    host = flux_plan.host.model_copy(update={"latent_shape": shape})
+    shape = (*flux_plan.origin.latent_shape[:-1], 64)
+    host = flux_plan.origin.model_copy(update={"latent_shape": shape})
     with (
-        applied(flux, flux_plan.model_copy(update={"host": host})),
+        applied(flux, flux_plan.model_copy(update={"origin": host})),
         pytest.raises(HostError, match="latents of shape"),
     ):
         run(PIPELINES["flux"], flux)
@@ -663,7 +738,7 @@ def test_another_size_of_the_same_latents_is_a_warning(flux, flux_plan, caplog):
 
 def test_other_latents_are_an_error_in_a_loop_without_a_pipeline(euler):
     host = Origin(kind="diffusers", latent_shape=(16, 64))
-    plan = make_plan(rated(times_of(euler), host=host), evaluations=EVALUATIONS)
+    plan = make_plan(rated(times_of(euler), origin=host), evaluations=EVALUATIONS)
     with pytest.raises(HostError, match="latents of shape"):
         walk(carrying(euler, plan))
 
@@ -672,8 +747,8 @@ def test_other_latents_are_an_error_in_a_loop_without_a_pipeline(euler):
 def test_another_model_name_is_a_warning(flux, flux_plan, model, expected, caplog):
     flux.register_to_config(_name_or_path=model)
     try:
-        host = flux_plan.host.model_copy(update={"model": "some/model"})
-        with applied(flux, flux_plan.model_copy(update={"host": host})):
+        host = flux_plan.origin.model_copy(update={"model": "some/model"})
+        with applied(flux, flux_plan.model_copy(update={"origin": host})):
             pass
     finally:
         flux.register_to_config(_name_or_path=None)
@@ -727,6 +802,7 @@ def test_the_factory_refuses_with_the_same_reason(name):
 # --- in pipelines -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["wan", "sana"])
 @pytest.mark.parametrize("solver", ["unipc", "dpm++", "deis", "dpm++, single"])
 def test_multistep_solvers_in_pipelines(family, solver):

@@ -8,13 +8,13 @@ from typing import Any
 import diffusers
 import pytest
 import torch
-
-from tacache import HostError
-from tacache.diffusers.driving import DrivenRun, drive
-from tacache.diffusers.solving import SolverWalk
-from tacache.fitting.walking import EulerWalk, Walk
 from tests.diffusers_support import STEPS, call_of
 from tests.tiny import PIPELINES
+
+from tacache import HostError
+from tacache.diffusers.solving import SolverIntegrator
+from tacache.diffusers.trajectory import PipelineTrajectory, drive
+from tacache.fitting.integrators import EulerIntegrator, Integrator
 
 WAN = PIPELINES["wan"]
 FLOW = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 3.0}
@@ -37,7 +37,7 @@ def pipe() -> Any:
 
 
 @pytest.fixture(params=SOLVERS)
-def held(request, pipe) -> Iterator[DrivenRun]:
+def held(request, pipe) -> Iterator[PipelineTrajectory]:
     name, options = SOLVERS[request.param]
     pipe.scheduler = getattr(diffusers, name)(**FLOW, **options)
     with drive(pipe, **call_of(WAN)) as run:
@@ -49,44 +49,45 @@ def random(shape: torch.Size, count: int) -> list[torch.Tensor]:
     return [torch.randn(2, *shape, generator=generator) for _ in range(count)]
 
 
-def started(held: DrivenRun, steps: int) -> tuple[Walk, torch.Tensor]:
+def started(held: PipelineTrajectory, steps: int) -> tuple[Integrator, torch.Tensor]:
     """Two samples that have made some steps, each with a velocity of its own."""
-    walk = SolverWalk([held.solver(), held.solver()], held.times)
+    integrator = SolverIntegrator([held.solver(), held.solver()], held.times)
     x = torch.stack([held.noise, 2 * held.noise])
     for n, v in enumerate(random(held.noise.shape, steps)):
-        x = walk.move(x, v, n, n + 1)
-    return walk, x
+        x = integrator.move(x, v, n, n + 1)
+    return integrator, x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "m"), [(0, 1), (0, 4), (3, 4), (3, 9), (9, STEPS)])
 def test_a_sum_of_velocities_leads_where_the_sum_of_columns_does(held, n, m):
-    walk, x = started(held, n)
+    integrator, x = started(held, n)
     basis, weights = random(held.noise.shape, n + 3)[-3:], (1.5, -0.75, 0.25)
     wanted = torch.zeros_like(x)
-    columns, target = walk.columns(x, basis, wanted, n, m)
+    columns, target = integrator.columns(x, basis, wanted, n, m)
     v = sum(w * one for w, one in zip(weights, basis, strict=True))
-    found = walk.move(x, v, n, m)  # and trying has not moved the walk
+    found = integrator.move(x, v, n, m)  # and trying has not moved the integrator
     moved = sum(w * one for w, one in zip(weights, columns, strict=True))
     expected = wanted + (held.times[n] - held.times[m]) * (target - moved)
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-4 * float(found.abs().max()))
 
 
 def test_an_interval_is_its_steps(held):
-    walk, x = started(held, 3)
+    integrator, x = started(held, 3)
     other, y = started(held, 3)
     (v,) = random(held.noise.shape, 1)
     for n in range(3, 7):
         y = other.move(y, v, n, n + 1)
-    assert torch.equal(walk.move(x, v, 3, 7), y)
+    assert torch.equal(integrator.move(x, v, 3, 7), y)
 
 
 def test_eulers_columns_are_the_velocities(pipe):
     pipe.scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
     with drive(pipe, **call_of(WAN)) as held:
-        walk, x = started(held, 3)
+        integrator, x = started(held, 3)
         basis, wanted = random(held.noise.shape, 2), torch.zeros_like(x)
-        found = walk.columns(x, basis, wanted, 3, 8)
-        expected = EulerWalk(held.times).columns(x, basis, wanted, 3, 8)
+        found = integrator.columns(x, basis, wanted, 3, 8)
+        expected = EulerIntegrator(held.times).columns(x, basis, wanted, 3, 8)
     for one, other in zip([*found[0], found[1]], [*expected[0], expected[1]], strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 
@@ -106,12 +107,12 @@ def test_states_that_are_no_numbers_are_an_error(pipe):
     """UniPC's bh1 divides zero by zero where the last noise level is 0."""
     pipe.scheduler = diffusers.UniPCMultistepScheduler(**FLOW, solver_type="bh1")
     with drive(pipe, **call_of(WAN)) as held:
-        walk, x = started(held, STEPS - 1)
+        integrator, x = started(held, STEPS - 1)
         with pytest.raises(HostError, match=r"steps from 11 to 12 .*not a number: give it another"):
-            walk.move(x, torch.ones_like(x), STEPS - 1, STEPS)
+            integrator.move(x, torch.ones_like(x), STEPS - 1, STEPS)
 
 
 def test_no_samples_are_no_work():
-    walk, x = SolverWalk([], (1.0, 0.5, 0.0)), torch.zeros(0, 4)
-    assert walk.move(x, x, 0, 2).shape == x.shape
-    assert walk.columns(x, [x], x, 0, 2)[1].shape == x.shape
+    integrator, x = SolverIntegrator([], (1.0, 0.5, 0.0)), torch.zeros(0, 4)
+    assert integrator.move(x, x, 0, 2).shape == x.shape
+    assert integrator.columns(x, [x], x, 0, 2)[1].shape == x.shape

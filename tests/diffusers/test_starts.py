@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 import diffusers
 import pytest
 import torch
 from diffusers.guiders import AdaptiveProjectedMixGuidance
-from support import tasu
-from torch import nn
-
-from tacache import HostError, Plan, make_plan
-from tacache.diffusers import applied, apply, calibrate, drive
-from tacache.diffusers.calls import RunningCall, run_breaks
-from tacache.diffusers.checks import check_call
-from tacache.grid import break_steps
-from tacache.moving import from_step
 from tests.diffusers_support import (
     EVALUATIONS,
     STEPS,
@@ -28,8 +18,17 @@ from tests.diffusers_support import (
     recorded,
     run,
 )
-from tests.tiny import PIPELINES, Tiny, sd3
+from tests.support import tasu
+from tests.tiny import PIPELINES, Tiny, configurations
 from tests.tiny.pictures import mask, picture
+from torch import nn
+
+from tacache import HostError, Plan, make_plan
+from tacache.diffusers import applied, apply, calibrate, drive
+from tacache.diffusers.calls import RunningCall, run_breaks
+from tacache.diffusers.checks import check_call
+from tacache.grid import break_steps
+from tacache.moving import from_step
 
 LONG = 20
 
@@ -90,6 +89,7 @@ def check_start(tiny: Tiny, pipe: Any, plan: Plan, strength: float, steps: int =
     assert torch.equal(found, untouched)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STARTED)
 def test_a_start_is_exact(name):
     """0.37 of 20 steps is no whole number of them; families round it in two ways."""
@@ -100,6 +100,7 @@ def test_a_start_is_exact(name):
         check_start(tiny, pipe, plan, strength)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["flux-img2img", "sd3-img2img", "wan-v2v"])
 def test_any_start_is_exact(name):
     tiny = STARTED[name]
@@ -109,6 +110,7 @@ def test_any_start_is_exact(name):
         check_start(tiny, pipe, plan, strength)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["flux-img2img", "wan-v2v"])
 def test_a_plan_calibrated_from_the_start_is_used_as_it_is(name, caplog):
     tiny = STARTED[name]
@@ -137,7 +139,9 @@ def test_a_plan_that_cannot_be_planned_again_starts_on_its_own_grid(rule, caplog
     pipe = tiny.build()
     made = plan_of(tiny, pipe, num_inference_steps=LONG)
     kept = {"magnitude": made.magnitude, "direction": made.direction} if rule == "damped" else {}
-    plan = Plan(rule=rule, times=made.times, anchors=(0, 1, 5, 9, 12, 16), host=made.host, **kept)
+    plan = Plan(
+        rule=rule, times=made.times, anchors=(0, 1, 5, 9, 12, 16), origin=made.origin, **kept
+    )
     with applied(pipe, plan, strength=0.6):
         run(tiny, pipe, strength=1.0, num_inference_steps=LONG)
         assert pipe.scheduler.run_plan == from_step(plan, round(LONG * 0.4))
@@ -169,6 +173,7 @@ def test_a_start_is_saved_with_the_plan(tmp_path):
 # --- conflicting starts -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STARTED)
 @pytest.mark.parametrize("applied_strength", [None, 0.6, 0.8])
 def test_a_call_with_its_own_strength_is_stopped(name, applied_strength):
@@ -232,15 +237,16 @@ def test_a_pipeline_that_starts_from_noise_has_no_strength(name):
         run(tiny, pipe)
 
 
+@pytest.mark.slow
 def test_inpainting_that_takes_strength_one_for_pure_noise():
     """SD3's asks for the strength again when it mixes picture and noise: exact, or stopped."""
 
     def build() -> Any:
-        with mock.patch.object(sd3, "LATENT_CHANNELS", 16):
-            return sd3.build("StableDiffusion3InpaintPipeline")
+        parts = configurations.sd3_parts(channels=16)
+        return configurations.build("StableDiffusion3InpaintPipeline", parts)
 
     def call() -> dict[str, Any]:
-        return sd3.image_call() | {"mask_image": mask(sd3.SIZE)}
+        return PIPELINES["sd3-img2img"].call() | {"mask_image": mask(16)}
 
     tiny = Tiny("sd3-inpaint", build, call)
     pipe = tiny.build()
@@ -302,6 +308,7 @@ COUNTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "option"), COUNTED, ids=lambda value: str(value))
 def test_what_is_counted_in_loops_is_refused(name, option):
     tiny = PIPELINES[name]
@@ -313,6 +320,7 @@ def test_what_is_counted_in_loops_is_refused(name, option):
         assert not calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "option"), COUNTED, ids=lambda value: str(value))
 def test_a_full_plan_may_be_counted_in(name, option):
     tiny = PIPELINES[name]
@@ -324,6 +332,7 @@ def test_a_full_plan_may_be_counted_in(name, option):
         assert torch.equal(run(tiny, pipe, **option), untouched)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "option"),
     [
@@ -402,6 +411,7 @@ def hunyuan_call() -> dict[str, Any]:
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"start": 0.2}, {"stop": 0.9}], ids=str)
 def test_a_guider_that_counts_is_refused(hunyuan, options):
     hunyuan.guider = AdaptiveProjectedMixGuidance(**options)
@@ -415,6 +425,7 @@ def test_a_guider_that_counts_is_refused(hunyuan, options):
         assert not calls
 
 
+@pytest.mark.slow
 def test_a_guider_that_is_always_the_same_is_followed(hunyuan):
     hunyuan.guider = AdaptiveProjectedMixGuidance(
         adaptive_projected_guidance_start_step=-1, adaptive_projected_guidance_momentum=None
@@ -436,6 +447,7 @@ def test_a_momentum_cannot_be_driven(hunyuan):
         pass
 
 
+@pytest.mark.slow
 def test_a_momentum_under_a_plan_is_warned_of(hunyuan, caplog):
     def run() -> list[str]:
         caplog.clear()
@@ -479,6 +491,7 @@ def guided_calls(pipe: Any, **changes: Any) -> list[bool]:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("truncation", [0.2, 0.5, 0.7])
 def test_an_anchor_where_guidance_ends(truncation):
     pipe = Z_IMAGE.build()
@@ -513,6 +526,7 @@ def test_a_plan_made_without_the_switch_gets_an_anchor_there(caplog):
         assert pipe.scheduler.run_plan == plan
 
 
+@pytest.mark.slow
 def test_a_changed_number_of_evaluations_is_logged(caplog):
     pipe = Z_IMAGE.build()
     with applied(pipe, plan_of(Z_IMAGE, pipe, evaluations=4)):
@@ -542,6 +556,7 @@ def expert_calls(pipe: Any) -> list[tuple[nn.Module, float]]:
 
 # The pipeline compares whole timesteps with the boundary, so half a timestep counts differently
 # in noise levels: 12 steps of shift 3 have a level of 0.93749 and the timestep 937.
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", [0.875, 0.9, 0.9373])
 def test_the_second_expert_starts_with_an_anchor_and_no_history(boundary):
     pipe = EXPERTS.build()
@@ -555,7 +570,7 @@ def test_the_second_expert_starts_with_an_anchor_and_no_history(boundary):
     known = []
     with applied(pipe, plan):
         handle = pipe.transformer_2.register_forward_hook(
-            lambda *_: known.append(len(pipe.scheduler._stepper._history))
+            lambda *_: known.append(len(pipe.scheduler._run.stepper._history))
         )
         seen = expert_calls(pipe)
         handle.remove()

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.tiny import PIPELINES
 from typer.testing import CliRunner
 
-from tacache.cli import app
-from tests.tiny import PIPELINES
+from tacache.cli.command_line import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *sorted(f"docs/tutorials/{p.name}" for p in ROOT.glob("docs/tutorials/*.md"))]
@@ -84,10 +84,10 @@ def use_tiny_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every hub id of `TINY` load its tiny pipeline, on the CPU and with a small call."""
     import diffusers
 
-    from tacache.diffusers import loading
+    from tacache.diffusers import pipeline_loading
 
     pipes = {hub: PIPELINES[name].build() for hub, name in TINY.items()}
-    plain_load, plain_config = loading._load, diffusers.DiffusionPipeline.load_config
+    plain_load, plain_config = pipeline_loading._load, diffusers.DiffusionPipeline.load_config
 
     def load(model: str, *rest: Any, **options: Any) -> Any:
         return pipes[model] if model in pipes else plain_load(model, *rest, **options)
@@ -97,7 +97,7 @@ def use_tiny_models(monkeypatch: pytest.MonkeyPatch) -> None:
             return {"_class_name": type(pipes[model]).__name__}
         return dict(plain_config(model, **options))
 
-    monkeypatch.setattr(loading, "_load", load)
+    monkeypatch.setattr(pipeline_loading, "_load", load)
     monkeypatch.setattr(diffusers.DiffusionPipeline, "load_config", config)
     monkeypatch.setattr(diffusers.DiffusionPipeline, "to", lambda pipe, *_, **__: pipe)
     for hub, name in TINY.items():

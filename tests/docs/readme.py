@@ -1,98 +1,207 @@
-"""The small tables of README, from committed records: `python -m tests.docs.readme` renews them."""
+"""Small tables of README and a guide, from records: `python -m tests.docs.readme` renews them."""
 
 import gzip
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from tacache.fitting.flow import equivalent_steps
+from tacache.instant import line_share, spread_anchors
+from tacache_lab.report.confidence import percentile
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
-BUDGETS = (25, 17, 13, 10, 7)
 OURS = re.compile(r"(fitted|instant|tasu|damped|magnitude|direction|reuse|full|fine)\b")
-HEAD = "| evaluations of 50 | fewer by | ours, fitted | the paper's rule | best of the rivals |"
-TABLE = re.compile(r"(?<=<!-- table: begin -->\n).*?(?=<!-- table: end -->)", re.DOTALL)
-FLOW_BUDGETS = (25, 17, 13)
-FLOW_HEAD = "| evaluations | pictures, aimed at the flow | as near as | clips | as near as |"
-FLOW_TABLE = re.compile(r"(?<=<!-- flow: begin -->\n).*?(?=<!-- flow: end -->)", re.DOTALL)
+KEPT = 35.0  # dB: hardly anybody tells two pictures apart above it
+
+# Steps of the full run -> how it is called, its budgets, and the studies that measured them.
+RUNS = {
+    50: ("50 steps", (25, 17, 13, 10, 7), ("main", "flow")),
+    28: ("28 steps", (12, 10), ("steps-28",)),
+    8: ("8 steps, distilled", (6, 5), ("turbo",)),
+}
+COLUMNS = {"fewer": "plain steps", "instant": "instant", "fitted": "fitted", "tasu": "the paper's"}
+
+Pictures = dict[tuple[str, int], list[float]]  # PSNR of each picture, by method and budget
+
+
+def between(name: str) -> re.Pattern[str]:
+    """Return what finds the text between the two markers of a table."""
+    return re.compile(rf"(?<=<!-- {name}: begin -->\n).*?(?=<!-- {name}: end -->)", re.DOTALL)
 
 
 def packed(study: str) -> list[dict[str, Any]]:
-    """The records of a study."""
+    """Return the records of a study."""
     with gzip.open(RESULTS / f"{study}.jsonl.gz", "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
 
 
+def pictures(study: str) -> Pictures:
+    """Return the PSNR of each picture to the full run's, of all methods that have a budget."""
+    values: Pictures = defaultdict(list)
+    for record in packed(study):
+        if record["status"] == "done" and record.get("evaluations") and record.get("to_full"):
+            key = record["method"], record["evaluations"]
+            values[key].append(record["to_full"]["metrics"]["psnr"])
+    return values
+
+
 def means() -> dict[tuple[str, int], float]:
-    """Mean PSNR to the full pictures on tiny-flux, by method and budget, of what has a budget."""
-    found: dict[tuple[str, int], list[float]] = {}
-    for one in packed("main"):
-        if one["status"] == "done" and one["evaluations"] and one["to_full"]:
-            key = one["method"], one["evaluations"]
-            found.setdefault(key, []).append(one["to_full"]["metrics"]["psnr"])
-    return {key: mean(values) for key, values in found.items()}
+    """Return the mean PSNR on tiny-flux in 50 steps, by method and budget."""
+    return {key: mean(values) for key, values in pictures("main").items()}
 
 
-def row(psnr: dict[tuple[str, int], float], budget: int) -> str:
-    """A budget, ours, the paper's rule, and whichever rival is best there."""
-    rivals = {name: psnr[name, k] for name, k in psnr if k == budget and not OURS.match(name)}
-    best = max(rivals, key=rivals.__getitem__)
-    cells = [
-        f"{budget}",
-        f"{50 / budget:.1f}x",
-        f"{psnr['fitted', budget]:.1f} dB",
-        f"{psnr['tasu', budget]:.1f} dB",
-        f"{rivals[best]:.1f} dB ({best})",
-    ]
-    return f"| {' | '.join(cells)} |"
+def joined(steps: int) -> Pictures:
+    """Return the pictures of all studies of one number of steps; the first study goes before."""
+    return {key: of for study in reversed(RUNS[steps][2]) for key, of in pictures(study).items()}
+
+
+def cell(values: list[float]) -> str:
+    """Return the mean and the 5th percentile."""
+    return f"{mean(values):.1f} ({percentile(values):.1f})"
+
+
+def best_rival(measured: Pictures, budget: int) -> str:
+    """Return the rival with the best mean, with its figures, or a dash where none was run."""
+    rivals = {
+        name: values
+        for (name, evaluations), values in measured.items()
+        if evaluations == budget and not OURS.match(name) and name != "fewer"
+    }
+    if not rivals:
+        return "-"
+    best = max(rivals, key=lambda name: mean(rivals[name]))
+    return f"{cell(rivals[best])} {best}"
 
 
 def table() -> str:
-    """The whole table."""
-    psnr = means()
-    return "\n".join([HEAD, "|---|---|---|---|---|", *(row(psnr, budget) for budget in BUDGETS)])
+    """Return the loss against the full run's pictures, by steps and evaluations."""
+    lines = [
+        f"| full run | evaluations | fewer by | {' | '.join(COLUMNS.values())} | best rival |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for steps, (said, budgets, _) in RUNS.items():
+        measured = joined(steps)
+        for budget in budgets:
+            ours = [cell(measured[method, budget]) for method in COLUMNS]
+            rest = " | ".join([*ours, best_rival(measured, budget)])
+            lines.append(f"| {said} | {budget} | {steps / budget:.1f}x | {rest} |")
+    return "\n".join(lines)
 
 
-def nearness(study: str) -> tuple[dict[tuple[str, int], float], Callable[[int], float]]:
-    """PSNR to the flow by method and budget, and the Euler steps that our plans are worth."""
-    pictures, drifts = defaultdict(list), defaultdict(list)
-    for one in packed(study):
-        if one["status"] == "done" and one["to_fine"]:
-            name = "euler" if one["method"][:6] in ("full", "fewer", "euler:") else one["method"]
-            spent = len(one["evaluated"]) if name == "euler" else one["evaluations"]
-            pictures[name, spent].append(one["to_fine"]["metrics"]["psnr"])
-            drifts[name, spent].append(one["to_fine"]["drift"])
-    found, far = ({key: mean(of[key]) for key in of} for of in (pictures, drifts))
-    euler = {k: far[name, k] for name, k in far if name == "euler"}
-    return found, lambda budget: equivalent_steps(far["fitted-flow", budget], euler)
+def measured_apart(steps: int, budget: int) -> list[str]:
+    """Return the cells of plain steps and of the instant plan, from the study of instant plans."""
+    cells = {}
+    for record in packed("instant"):
+        about = (record["model"], record["to"], record.get("steps"), record["evaluations"])
+        if about == ("tiny-flux", "run", steps, budget) and record.get("prompts") == 24:
+            is_of_today = record["method"] == "plain" or (
+                tuple(record.get("anchors", ())) == spread_anchors(steps, budget)
+                and record.get("linear", line_share(steps, budget)) == line_share(steps, budget)
+            )
+            if is_of_today:
+                psnr = record["psnr"]
+                cells[record["method"]] = f"{psnr['mean']:.1f} ({psnr['p5']:.1f})"
+    return [cells["plain"], cells["instant"]]
 
 
-def flow_table() -> str:
-    """How near plans come to the flow of both models, beside 50 Euler steps."""
-    studies = [nearness(study) for study in ("flow", "wan-flow")]
-    lines = [FLOW_HEAD, "|---|---|---|---|---|"]
-    for budget in FLOW_BUDGETS:
-        cells = [
-            f"{found['fitted-flow', budget]:.1f} dB | {steps(budget):.0f} Euler steps"
-            for found, steps in studies
+def budgets_table() -> str:
+    """Return what plain steps, instant and fitted plans keep of the full run's picture."""
+    lines = [
+        "| full run | evaluations | plain steps | instant | fitted |",
+        "|---|---|---|---|---|",
+    ]
+    for steps, (said, budgets, _) in RUNS.items():
+        if steps == 8:
+            rows = {k: [*measured_apart(20, k), "-"] for k in (13, 11)}
+            lines += [f"| 20 steps | {k} | {' | '.join(cells)} |" for k, cells in rows.items()]
+        measured = joined(steps)
+        for budget in (*budgets, 4) if steps == 8 else budgets:
+            cells = [cell(measured[method, budget]) for method in ("fewer", "instant", "fitted")]
+            lines.append(f"| {said} | {budget} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def same_picture(steps: int) -> Iterator[str]:
+    """Yield the fewest evaluations at which fitted and instant plans keep the picture."""
+    measured = joined(steps)
+    for method in ("fitted", "instant"):
+        budgets = [
+            budget
+            for name, budget in measured
+            if name == method and mean(measured[name, budget]) >= KEPT
         ]
-        lines.append(f"| {budget} | {' | '.join(cells)} |")
-    full = " | ".join(f"{found['euler', 50]:.1f} dB | " for found, _ in studies)
-    return "\n".join([*lines, f"| 50 Euler steps | {full}|"])
+        fewest = min(budgets)
+        yield f"{fewest} ({steps / fewest:.1f}x, {mean(measured[method, fewest]):.1f} dB)"
+
+
+def same_quality(steps: int) -> str:
+    """Return the fewest evaluations that are as near to the flow as so many Euler steps."""
+    _, nearer = nearness("flow")
+    budgets = [budget for budget in (7, 10, 13, 17, 20, 25) if nearer(budget) >= steps]
+    return f"{min(budgets)} ({steps / min(budgets):.1f}x)"
+
+
+def questions() -> str:
+    """Return what a run of so many steps needs for the same picture, and for the same quality."""
+    lines = [
+        "| your run | same picture: fitted | same picture: instant | same quality |",
+        "|---|---|---|---|",
+    ]
+    for steps, (said, _, _) in RUNS.items():
+        quality = "-" if steps == 8 else same_quality(steps)
+        lines.append(f"| {said} | {' | '.join([*same_picture(steps), quality])} |")
+    return "\n".join(lines)
+
+
+Means = dict[tuple[str, int], float]
+
+
+def distances(study: str) -> tuple[Means, Means]:
+    """Return the mean PSNR and the mean drift to the flow, by method and budget."""
+    psnr, drifts = defaultdict(list), defaultdict(list)
+    for record in packed(study):
+        if record["status"] == "done" and "to_fine" in record:
+            method = record["method"]
+            is_euler = method[:6] in ("full", "fewer", "euler:")
+            name = "euler" if is_euler else method
+            spent = len(record["evaluated"]) if is_euler else record.get("evaluations")
+            psnr[name, spent].append(record["to_fine"]["metrics"]["psnr"])
+            drifts[name, spent].append(record["to_fine"]["drift"])
+    near, far = ({key: mean(of[key]) for key in of} for of in (psnr, drifts))
+    return near, far
+
+
+def nearness(study: str, fits: str | None = None) -> tuple[Means, Callable[[int], float]]:
+    """Return PSNR to the flow by method and budget, and the Euler steps that fitted plans equal.
+
+    The plans are those of the study `fits`, or of the same one.
+    """
+    near, far = distances(study)
+    own = far if fits is None else distances(fits)[1]
+    euler = {steps: far[name, steps] for name, steps in far if name == "euler"}
+    return near, lambda budget: equivalent_steps(own["fitted-flow", budget], euler)
+
+
+GUIDE = ROOT / "docs/how-to/choose-a-budget.md"
+TABLES = {
+    "questions": (README, questions),
+    "table": (README, table),
+    "budgets": (GUIDE, budgets_table),
+}
 
 
 def main() -> None:
-    """Write the tables into README."""
-    text = README.read_text(encoding="utf-8")
-    for place, made in ((TABLE, table()), (FLOW_TABLE, flow_table())):
-        text = place.sub(lambda _, made=made: made + "\n", text)
-    README.write_text(text, encoding="utf-8")
+    """Write the tables into README and the guide."""
+    for name, (page, table_of) in TABLES.items():
+        text = page.read_text(encoding="utf-8")
+        lines = table_of() + "\n"
+        page.write_text(between(name).sub(lambda _, lines=lines: lines, text), encoding="utf-8")
 
 
 if __name__ == "__main__":

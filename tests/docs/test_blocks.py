@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from tests import bagel_stand_in
 from tests.docs import blocks
 from tests.docs.blocks import EXEMPT, PAGES, ROOT
@@ -29,6 +28,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.usefixtures("folder")
 def test_every_block_runs(page):

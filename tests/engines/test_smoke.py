@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 import torch
 from diffusers import DiffusionPipeline
-from diffusers_support import EVALUATIONS, STEPS, counted, latents, plan_of
+from tests.diffusers_support import EVALUATIONS, STEPS, counted, latents, plan_of
+from tests.tiny import PIPELINES, Tiny
 
 from tacache import Plan
 from tacache.diffusers import applied, apply, fit_plan, remove
-from tests.tiny import PIPELINES, Tiny
+
+pytestmark = pytest.mark.slow
 
 NAMES = ("flux", "sd3", "wan", "qwen-image")
 tinies = pytest.mark.parametrize("tiny", [PIPELINES[name] for name in NAMES], ids=NAMES)

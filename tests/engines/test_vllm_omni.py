@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from support import noise_of
+from tests.engines.step_state import StepRequestState
+from tests.support import noise_of
 from torch import Tensor
 
 from tacache import Plan, make_plan, sample
 from tacache.diffusers import PlanFlowMatchEulerDiscreteScheduler
-from tests.engines.step_state import StepRequestState
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import noise_of
+from tests.support import noise_of
 from torch import Tensor
 
 from tacache import HostError, Plan, make_plan, sample

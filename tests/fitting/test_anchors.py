@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import noise_of, seeds
+from tests.support import noise_of, seeds
 
 from tacache.fitting.anchors import (
     as_columns,
@@ -83,6 +83,7 @@ def cost_of(anchors: tuple[int, ...], errors: np.ndarray, growth: list[float]) -
     )
 
 
+@pytest.mark.slow
 @given(
     seed=seeds,
     evaluations=st.integers(1, STEPS),

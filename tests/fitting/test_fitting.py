@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import Counted, euler_run, mixture, noise_of, seeds
+from tests.support import Counted, euler_run, mixture, noise_of, seeds
 
 from tacache import (
     HostError,
@@ -23,6 +23,7 @@ from tacache import (
 from tacache import fitting as module
 from tacache.fitting import fit_budget
 from tacache.fitting import search as searching
+from tacache.fitting.fit_options import MAX_QUICK_EVALUATIONS, FitOptions
 from tacache.fitting.lockstep import (
     Fit,
     Problem,
@@ -30,7 +31,8 @@ from tacache.fitting.lockstep import (
     lock_step,
 )
 from tacache.fitting.reference import probe_cost, record
-from tacache.fitting.samples import FunctionRuns
+from tacache.fitting.samples import FunctionSamples
+from tacache.instant import instant_plan
 
 TIMES = tuple(time_grid(16, shift=2.0))
 SHAPE = (2, 3)
@@ -43,7 +45,7 @@ def drift(flow, x, plan):
 
 
 def problem_of(flow, noise, times=TIMES, history=3, condition=None, breaks=()):
-    runs = FunctionRuns(flow, noise, times, condition)
+    runs = FunctionSamples(flow, noise, times, condition)
     runs.breaks = breaks
     return Problem(runs, record(runs), history, list(range(len(noise))))
 
@@ -57,6 +59,7 @@ def linear(x, t):
     return start + (1 - t) * noise_of(8, SHAPE, seed=4)[: len(x)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("evaluations", "most"), [(2, 1e-5), (3, 1e-9)])
 def test_a_velocity_linear_in_time_is_fitted_from_two_anchors_on(evaluations, most):
     """But for the ridge: the second velocity also repairs what the first interval left."""
@@ -70,6 +73,7 @@ def test_a_velocity_linear_in_time_is_fitted_from_two_anchors_on(evaluations, mo
     assert drift(linear, x, reused) > 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("evaluations", [1, 2, 5, 16])
 def test_a_constant_velocity_is_exact_at_any_budget(evaluations, dtype):
@@ -94,6 +98,7 @@ def test_all_steps_are_the_full_run(flow):
     assert plan.certificate.drift < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evaluations", [4, 7])
 def test_it_beats_the_paper_and_reuse_on_noise_it_has_not_seen(evaluations):
     flow, times = mixture(), time_grid(30, shift=2.0)
@@ -116,16 +121,17 @@ def test_a_stepper_follows_a_fit_to_the_bit(dtype):
     fit = lock_step(problem_of(flow, x), anchors)
     assert sum(len(row) == 3 for row in fit.weights) >= 2
     fields = {"rule": "fitted", "times": TIMES, "anchors": anchors, "weights": fit.weights}
-    assert torch.equal(sample(flow, x, Plan(**fields, memory="carried")), fit.states[-1])
+    assert torch.equal(sample(flow, x, Plan(**fields)), fit.states[-1])
 
 
+@pytest.mark.slow
 def test_a_memory_helps_beyond_two_velocities():
     flow, times, anchors = mixture(), time_grid(30, shift=2.0), tuple(range(0, 30, 3))
     x, unseen = noise_of(16, SHAPE), noise_of(64, SHAPE, seed=9)
     two, memory = (
         lock_step(problem_of(flow, x, times, history), anchors).weights for history in (2, 3)
     )
-    fields = {"rule": "fitted", "times": times, "anchors": anchors, "memory": "carried"}
+    fields = {"rule": "fitted", "times": times, "anchors": anchors}
     drifts = [drift(flow, unseen, Plan(**fields, weights=rows)) for rows in (two, memory)]
     assert drifts[1] < 0.7 * drifts[0]
 
@@ -133,6 +139,7 @@ def test_a_memory_helps_beyond_two_velocities():
 # --- lock-step --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("condition", [None, {}])
 def test_a_known_beginning_changes_nothing(condition):
     problem = problem_of(mixture(), noise_of(6, SHAPE), condition=condition)
@@ -150,6 +157,7 @@ def test_a_known_beginning_changes_nothing(condition):
             assert all(torch.equal(a, b) for a, b in pairs)
 
 
+@pytest.mark.slow
 def test_the_fits_drift_is_that_of_its_plan(flow):
     x = noise_of(8, SHAPE)
     plan = fit_plan(flow, x, TIMES, evaluations=5)
@@ -175,6 +183,7 @@ def test_held_out_samples_change_no_weight():
     assert lock_step(problem_of(flow, other), (0, 1, 5, 10)).weights != first.weights
 
 
+@pytest.mark.slow
 def test_no_velocity_from_before_a_break_is_used():
     times = TIMES
     middle = (times[6] + times[5]) / 2  # step 6 is the first below it
@@ -182,41 +191,44 @@ def test_no_velocity_from_before_a_break_is_used():
     def parted(x, t):
         return mixture()(x, t) if t > middle else -3 * torch.tanh(x.flip(-1))
 
-    runs = FunctionRuns(parted, noise_of(8, SHAPE), times, {})
+    runs = FunctionSamples(parted, noise_of(8, SHAPE), times, {})
     runs.breaks = (middle,)
     reference = record(runs)
     for most in (0, 3000):
-        plan = fit_budget(runs, reference, 6, max_evaluations=most)
+        plan = fit_budget(runs, reference, 6, FitOptions(max_evaluations=most))
         assert plan.break_steps == (6,)
         assert 6 in plan.anchors
         at = plan.anchors.index(6)
         assert all(len(row) <= i - at + 1 for i, row in enumerate(plan.weights) if i >= at)
-    with pytest.raises(PlanError, match="1 evaluations are impossible: 16 steps take 2 to 16"):
-        module.check_budget(runs, 1, 3, 3000)
+    with pytest.raises(PlanError, match="1 evaluation cannot be made: 16 steps take 2 to 16"):
+        module.check_budget(runs, 1, FitOptions())
     problem = Problem(runs, reference, 3, list(range(8)))
     moves = [searching._moved((0, 3, 6, 7), j, by, problem) for j in (1, 2, 3) for by in (1, -1)]
     assert moves == [(0, 4, 6, 7), (0, 2, 6, 7), None, None, (0, 3, 6, 8), None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("history", [1, 2, 3])
 def test_no_row_is_longer_than_the_history(flow, history):
     plan = fit_plan(flow, noise_of(6, SHAPE), TIMES, evaluations=7, history=history)
     assert max(map(len, plan.weights)) <= history
 
 
+@pytest.mark.slow
 def test_low_precision_samples_are_fitted_in_their_own_dtype(flow):
     x = noise_of(8, SHAPE, torch.bfloat16)
     seen = Counted(flow)
     plan = fit_plan(seen, x, TIMES, evaluations=6)
     assert {state.dtype for state in seen.states} == {torch.bfloat16}
-    assert plan.host.dtype == "bfloat16"
-    assert plan.host.latent_shape == SHAPE
+    assert plan.origin.dtype == "bfloat16"
+    assert plan.origin.latent_shape == SHAPE
     assert plan.certificate.drift < 0.2
 
 
 # --- cost -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     steps=st.integers(1, 12),
@@ -234,7 +246,7 @@ def test_what_is_spent_is_counted_and_stays_within_the_limit(
     condition = {} if parts else None
     x, times = noise_of(samples, (4,), seed=seed), time_grid(steps, shift=2.0)
     flow = mixture((4,))
-    runs = FunctionRuns(flow, x, times, condition)
+    runs = FunctionSamples(flow, x, times, condition)
     least = samples * (steps + evaluations) + probe_cost(runs)
     with pytest.raises(PlanError, match=rf"max_evaluations={least - 1} is too few: .* {least};"):
         fit_plan(
@@ -281,6 +293,7 @@ def test_a_condition_may_be_an_array_and_noise_flat():
     assert sample(velocity, noise, plan, condition={"label": labels}).shape == (6,)
 
 
+@pytest.mark.slow
 def test_a_condition_goes_with_its_samples():
     labels = torch.arange(9)
     own = noise_of(9, SHAPE, seed=5)
@@ -305,33 +318,41 @@ def test_a_condition_goes_with_its_samples():
     assert float(drifts[:held].mean()) == pytest.approx(plan.certificate.drift, rel=1e-6)
 
 
-@pytest.mark.parametrize("fast", [0, 350, 1500])
-def test_without_a_search_only_the_power_of_growth_is_chosen(fast, flow, monkeypatch):
-    monkeypatch.setattr(module, "FAST", fast)
+@pytest.mark.slow
+@pytest.mark.parametrize("tries", [0, 2, 30])
+def test_without_a_search_only_the_power_of_growth_is_chosen(tries, flow):
+    """Each try beyond the program's own anchors is a fit of all samples."""
     x = noise_of(8, SHAPE)
-    counted = Counted(flow)
-    plan = fit_plan(counted, x, TIMES, evaluations=5, condition={}, search=False)
-    runs = FunctionRuns(flow, x, TIMES, {})
+    runs = FunctionSamples(flow, x, TIMES, {})
     reference, once = record(runs), 8 * (16 + 5) + probe_cost(runs)
+    counted, limit = Counted(flow), once + tries * 8 * 5
+    options = {"search": False, "max_evaluations": limit}
+    plan = fit_plan(counted, x, TIMES, evaluations=5, condition={}, **options)
     assert plan.certificate.evaluations_spent == counted.evaluations
-    assert once <= counted.evaluations <= max(once, fast)
-    assert (counted.evaluations == once) == (fast == 0)
-    powers = [0.0] if fast == 0 else np.arange(-3, 3.01, searching.FINEST)
+    assert once <= counted.evaluations <= limit
+    assert (counted.evaluations == once) == (tries == 0)
+    powers = [0.0] if tries == 0 else np.arange(-3, 3.01, searching.FINEST)
     growths = [np.power(reference.growth, 2.0**octave).tolist() for octave in powers]
     assert plan.anchors in {module.best_anchors(reference.errors, growth, 5) for growth in growths}
 
 
+@pytest.mark.slow
 def test_what_measuring_takes_is_left_for_it(flow):
-    runs = FunctionRuns(flow, noise_of(8, SHAPE), TIMES, {})
+    runs = FunctionSamples(flow, noise_of(8, SHAPE), TIMES, {})
     reference = record(runs)
-    for search, most in ((True, 600), (False, module.FAST)):
+    for search, most in ((True, 600), (False, MAX_QUICK_EVALUATIONS)):
         for measuring in (0, 40):
             plan = fit_budget(
-                runs, reference, 5, max_evaluations=most, search=search, measuring=measuring
+                runs,
+                reference,
+                5,
+                FitOptions(max_evaluations=most, search=search),
+                measuring=measuring,
             )
             assert plan.certificate.evaluations_spent + measuring <= most
 
 
+@pytest.mark.slow
 def test_a_search_does_not_lose_to_its_start(flow):
     x = noise_of(16, SHAPE)
     plans = [fit_plan(flow, x, TIMES, evaluations=5, search=search) for search in (True, False)]
@@ -351,6 +372,7 @@ def test_a_move_must_help_held_out_samples():
     assert not is_better(noisy, fits[0], held_out=1)  # less than chance
 
 
+@pytest.mark.slow
 def test_the_same_again(flow):
     x = noise_of(6, SHAPE)
     first, second = (fit_plan(flow, x, TIMES, evaluations=4) for _ in range(2))
@@ -360,6 +382,7 @@ def test_the_same_again(flow):
 # --- files and refusals -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_saved_plan_gives_the_same_samples(flow, tmp_path):
     x = noise_of(6, SHAPE)
     plan = fit_plan(flow, x, TIMES, evaluations=5)
@@ -373,8 +396,8 @@ def test_a_saved_plan_gives_the_same_samples(flow, tmp_path):
     ("changes", "message"),
     [
         ({"noise": noise_of(1, SHAPE)}, "at least two samples"),
-        ({"evaluations": 17}, "17 evaluations are impossible: 16 steps take 1 to 16"),
-        ({"evaluations": 0}, "0 evaluations are impossible"),
+        ({"evaluations": 17}, "17 evaluations cannot be made: 16 steps take 1 to 16"),
+        ({"evaluations": 0}, "0 evaluations cannot be made"),
         ({"history": 0}, r"history is 1 \(the newest velocity\), 2 .* or 3 .*, not 0"),
         ({"history": 4}, r"or 3 \(a memory of all before the newest\), not 4"),
         ({"max_evaluations": 50}, r"max_evaluations=50 is too few: .* or give fewer samples$"),
@@ -408,12 +431,14 @@ def test_a_velocity_that_is_no_number_names_sample_and_step(flow, bad):
         fit_plan(broken, noise_of(4, SHAPE), TIMES, evaluations=5)
 
 
+@pytest.mark.slow
 def test_no_gradient_is_kept(flow):
     x = noise_of(4, SHAPE).requires_grad_()
     plan = fit_plan(flow, x, TIMES, evaluations=5)
     assert plan.evaluations == 5
 
 
+@pytest.mark.slow
 def test_progress_is_shown_on_request(flow, capsys):
     fit_plan(flow, noise_of(4, SHAPE), TIMES, evaluations=5)
     shown = capsys.readouterr()
@@ -432,3 +457,19 @@ def test_a_fit_on_few_samples_warns(caplog, samples, said):
 def test_the_bar_of_a_fit_counts_its_evaluations(capsys):
     fit_plan(linear, noise_of(8, SHAPE, seed=1), TIMES, evaluations=4, progress=True)
     assert "fitting 4 of 16 steps" in capsys.readouterr().err
+
+
+def test_the_instant_plan_is_kept_where_it_does_better(flow, monkeypatch):
+    """Weights that were fitted to nothing: the instant plan of as many evaluations wins."""
+    options = FitOptions(search=False, keep_better=True)
+    runs = FunctionSamples(flow, noise_of(8, SHAPE), TIMES, {})
+    reference = record(runs)
+    fitted = fit_budget(runs, reference, 5, options)
+    assert fitted.rule == "fitted"
+    monkeypatch.setattr("tacache.fitting.lockstep.choose_row", lambda products: (0.5,))
+    kept = fit_budget(runs, reference, 5, options)
+    instant = instant_plan(TIMES, 5)
+    assert (kept.rule, kept.anchors, kept.weights) == ("fitted", instant.anchors, instant.weights)
+    judged = kept.certificate
+    assert judged.drift <= judged.worst_drift
+    assert judged.evaluations_spent > fitted.certificate.evaluations_spent - 5 * 8

@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import euler_steps, mean_distance, mixture, noise_of
+from tests.flows import GaussianFlow
+from tests.support import euler_steps, mean_distance, mixture, noise_of
 
 from tacache import Plan, PlanError, fit_plan, sample, time_grid
 from tacache.fitting.flow import equivalent_steps, extrapolated, slower_order, states_at
-from tacache.fitting.samples import FunctionRuns
+from tacache.fitting.samples import FunctionSamples
 from tacache.grid import divided
-from tests.flows import GaussianFlow
 
 
 def decay(x, t):
@@ -239,7 +239,7 @@ def test_a_budget_that_the_flow_does_not_leave_is_refused_before_any_work():
 
 
 def test_a_single_sample_that_turns_elsewhere_says_nothing_of_the_order():
-    runs = FunctionRuns(mixture(), noise_of(2), time_grid(4), {})
+    runs = FunctionSamples(mixture(), noise_of(2), time_grid(4), {})
     slow = {n: torch.full((2, 3), 1 + n**-0.5) for n in (20, 40, 80)}
     assert slower_order(runs, slow) == pytest.approx(0.5, abs=0.02)
     mixed = {n: torch.stack([end[0], torch.full((3,), 1 + 1 / n)]) for n, end in slow.items()}

@@ -4,15 +4,15 @@ import math
 
 import pytest
 import torch
-from support import Counted
+from tests.flows import GaussianMixtureFlow
+from tests.support import Counted
 
 from tacache import fit_plan, sample, time_grid
 from tacache.fitting.lockstep import Problem, lock_step
 from tacache.fitting.reference import record
 from tacache.fitting.refine import DAMPINGS, refine, with_weights
-from tacache.fitting.samples import FunctionRuns
+from tacache.fitting.samples import FunctionSamples
 from tacache.plan import Plan
-from tests.flows import GaussianMixtureFlow
 
 STEPS, SAMPLES = 24, 12
 
@@ -31,7 +31,7 @@ def noise():
 
 
 def problem_of(velocity, noise, history=3, condition=None):
-    runs = FunctionRuns(velocity, noise, time_grid(STEPS, shift=3.0), condition)
+    runs = FunctionSamples(velocity, noise, time_grid(STEPS, shift=3.0), condition)
     return Problem(runs, record(runs), history, list(range(len(noise))))
 
 
@@ -49,6 +49,7 @@ def test_following_fitted_weights_is_the_fit_again(flow, noise):
     assert torch.equal(part.states[-1], fit.states[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("condition", [None, {}])
 @pytest.mark.parametrize("budget", [0, 150, 400, 1000, 10_000])
 def test_it_spends_what_it_says_and_never_more_than_it_may(flow, noise, condition, budget):
@@ -62,6 +63,7 @@ def test_it_spends_what_it_says_and_never_more_than_it_may(flow, noise, conditio
     assert list(map(len, weights)) == list(map(len, fit.weights))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("anchors", "factor"), [((0, 13, 23, 31, 41), 1.1), (tuple(range(0, 50, 4)), 1.25)]
 )
@@ -72,11 +74,11 @@ def test_it_lowers_the_error_of_samples_it_never_saw(anchors, factor):
     noise = torch.randn(16 + 200, 24, dtype=torch.float64, generator=generator)
     times = time_grid(50, shift=3.0)
     wanted = sample(flow, noise, Plan.full(times))
-    runs = FunctionRuns(flow, noise[:16], times, {})
+    runs = FunctionSamples(flow, noise[:16], times, {})
     problem = Problem(runs, record(runs), 3, list(range(16)))
     fit = lock_step(problem, anchors)
     weights, _ = refine(problem, fit, 10_000)
-    fields = {"rule": "fitted", "memory": "carried", "times": times, "anchors": anchors}
+    fields = {"rule": "fitted", "times": times, "anchors": anchors}
     before, after = (
         sample(flow, noise, Plan(weights=rows, **fields)) for rows in (fit.weights, weights)
     )
@@ -106,6 +108,7 @@ def test_an_exact_fit_stays_exact(noise):
     assert plan.certificate.drift < 1e-6
 
 
+@pytest.mark.slow
 def test_the_certificate_is_that_of_the_refined_weights(flow, noise):
     times = time_grid(STEPS, shift=3.0)
     counted = Counted(flow)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from support import noise_of
+from tests.support import noise_of
 
 from tacache.fitting.weights import choose_row, choose_weights, solve_weights
 

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import uvicorn
 from PIL import Image
 
 from tacache.diffusers import applied
 from tacache.plan import Plan
-from tacache.serving.running import bound
+from tacache.serving.http_server import Server, bound
 
 STEPS = 12
 CALL = {
@@ -105,8 +104,7 @@ class Client:
 def served(app: Any) -> Iterator[Client]:
     """A server in a thread of its own, for the length of a block."""
     listening = bound("127.0.0.1", 0)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=60)
-    server = uvicorn.Server(config)
+    server = Server(app, drain_s=60)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     until(lambda: server.started, 60)
@@ -134,7 +132,7 @@ def on_ray(
 ) -> Iterator[Client]:
     """A server of a pipeline on Ray, which starts and ends with the block."""
     from tacache.serving.app import make_app
-    from tacache.serving.loading import ModelSource
+    from tacache.serving.model_source import ModelSource
     from tacache.serving.replicas import RayBackend
 
     pipe.save_pretrained(folder)

@@ -7,10 +7,12 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from tacache.serving.app import make_app
-from tacache.serving.wanted import Limits, Refused
-from tacache.serving.worker import Output, Progress
 from tests.serving.support import GENERATIONS, served, until
+
+import tacache
+from tacache.serving.app import make_app
+from tacache.serving.protocol import Limits, Refused
+from tacache.serving.worker import OutputFile, Progress
 
 PICTURE = b"\x89PNG"
 
@@ -34,7 +36,7 @@ class Canned:
                 raise Refused("the model failed", status=500)
             yield Progress(2, 2)
             yield tuple(
-                Output(PICTURE, "image/png", wanted.seed + i, 2) for i in range(wanted.pictures)
+                OutputFile(PICTURE, "image/png", wanted.seed + i, 2) for i in range(wanted.pictures)
             )
         finally:
             self.ended.append(wanted.prompt)
@@ -46,7 +48,7 @@ class Canned:
 
     async def snapshots(self):
         """Some numbers."""
-        return {"local": {"waves": 3, "evaluations_queued": 5}}
+        return {"local": {"batches": 3, "evaluations_queued": 5}}
 
     async def close(self):
         """Note that it was closed."""
@@ -106,14 +108,67 @@ def test_a_body_that_is_too_long_is_refused(client):
     assert client.post(GENERATIONS, {"prompt": "a" * 2000}).status == 413
 
 
-@pytest.mark.parametrize("path", ["/v1/other", "/docs", "/openapi.json", "/../etc/passwd"])
+@pytest.mark.parametrize("path", ["/v1/other", "/docs", "/../etc/passwd"])
 def test_an_unknown_path_is_not_found(client, path):
     assert client.get(path).status == 404
     assert client.get(path).error["message"]
 
 
 def test_a_wrong_method_is_refused(client):
-    assert client.get(GENERATIONS).status == 405
+    answer = client.get(GENERATIONS)
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
+    assert client.send("PUT", "/v1/jobs/name").headers["allow"] == "DELETE, GET"
+
+
+def test_the_routes_are_listed_and_described(client):
+    listed = {line.split()[1] for line in client.get("/").body["routes"]}
+    described = client.get("/openapi.json").body["paths"]
+    assert listed == {*described, "/openapi.json"}
+    content = described[GENERATIONS]["post"]["requestBody"]["content"]
+    assert "prompt" in content["application/json"]["schema"]["properties"]
+
+
+def test_the_description_says_what_is_answered(client):
+    described = client.get("/openapi.json").body
+    assert described["info"]["version"] == tacache.__version__
+    answers = {path: next(iter(kinds.values())) for path, kinds in described["paths"].items()}
+    assert all({"4XX", "5XX"} <= set(one["responses"]) for one in answers.values())
+    assert not any("422" in one["responses"] for one in answers.values())
+    started = client.post("/v1/jobs", {"prompt": "a fox"})
+    assert str(started.status) in answers["/v1/jobs"]["responses"]
+    path = started.headers["location"]
+    for name, route in (
+        ("/events", "/v1/jobs/{name}/events"),
+        ("/result", "/v1/jobs/{name}/result"),
+    ):
+        sent = client.get(path + name).headers["content-type"].partition(";")[0]
+        assert sent in answers[route]["responses"]["200"]["content"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"quality": "high", "output_format": "png", "background": "auto", "style": "vivid"},
+        {"moderation": "low", "user": "someone", "response_format": None},
+        {"n": None, "seed": None, "size": None},
+        {"output_compression": 100, "stream": False, "partial_images": 0},
+    ],
+)
+def test_what_openai_clients_send_besides_is_no_error(client, fields):
+    answer = client.post(GENERATIONS, {"prompt": "a fox", **fields})
+    assert (answer.status, len(answer.body["data"])) == (200, 1)
+
+
+def test_seeds_that_count_on_are_all_seeds(client):
+    last = 2**63 - 1
+    assert client.post(GENERATIONS, {"prompt": "a fox", "seed": last}).status == 200
+    answer = client.post(GENERATIONS, {"prompt": "a fox", "seed": last, "n": 2})
+    assert (answer.status, answer.error["param"]) == (400, "seed")
+
+
+def test_names_in_headers_have_no_case(client):
+    named = {"Content_Type": "Application/JSON; charset=utf-8", "Host": "LocalHost"}
+    assert client.post(GENERATIONS, {"prompt": "a fox"}, **named).status == 200
 
 
 def test_the_model_is_listed(client):
@@ -122,7 +177,7 @@ def test_the_model_is_listed(client):
 
 def test_numbers_for_prometheus(client):
     text = client.get("/metrics").raw.decode()
-    assert 'tacache_waves_total{replica="local"} 3.0' in text
+    assert 'tacache_batches_total{replica="local"} 3.0' in text
     assert 'tacache_evaluations_queued{replica="local"} 5.0' in text
 
 

@@ -8,17 +8,19 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("fastapi")
 
-from tacache.instant import instant_plan
-from tacache.serving.settings import setting_of
 from tests.serving.support import (
     CALL,
     GENERATIONS,
     drawn,
     on_ray,
     same_picture,
-    tiny_flux,
     until,
 )
+
+from tacache.instant import instant_plan
+from tacache.serving.probe import signature_of
+
+pytestmark = pytest.mark.slow
 
 STEPS = 40
 LONG = {**CALL, "num_inference_steps": STEPS}
@@ -28,11 +30,6 @@ BODIES = [
     {"prompt": f"a fox number {i}", "seed": i, "evaluations": (10, 20, 30)[i % 3]} for i in range(6)
 ]
 LARGE = {"prompt": "a pack of foxes", "seed": 50, "n": 8, "evaluations": STEPS}
-
-
-@pytest.fixture(scope="module")
-def pipe():
-    return tiny_flux()
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +45,7 @@ def client(pipe, tmp_path_factory):
 @pytest.fixture(scope="module")
 def known(pipe):
     """Pictures by prompt, seed and budget, as direct calls make them."""
-    times = setting_of(pipe, LONG).times
+    times = signature_of(pipe, LONG).times
     keys = [(one["prompt"], one["seed"], one["evaluations"]) for one in BODIES]
     keys += [(LARGE["prompt"], LARGE["seed"] + i, STEPS) for i in range(LARGE["n"])]
     found = {}

@@ -6,12 +6,14 @@ from itertools import pairwise
 
 import pytest
 import torch
+from tests.diffusers_support import STEPS, SUPPORTED, call_of, profile_of
+from tests.tiny import PIPELINES
 
 from tacache import HostError, Plan, instant_plan
 from tacache.diffusers import applied
 from tacache.serving import Batcher, Cancelled
-from tests.diffusers_support import STEPS, SUPPORTED, call_of, profile_of
-from tests.tiny import PIPELINES
+
+pytestmark = pytest.mark.slow
 
 FLUX = PIPELINES["flux"]
 MIDWAY = ("flux-img2img", "flux-inpaint", "sd3-img2img", "wan-v2v")  # start at a strength
@@ -81,9 +83,9 @@ def test_evaluations_are_shared(flux, times):
         ]
         for request in requests:
             request.result(PATIENCE)
-        waves, rows = batcher.waves
+        batches, rows = batcher.batches
     assert rows == 4 * 5
-    assert waves < rows
+    assert batches < rows
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -115,7 +117,7 @@ def test_random_arrivals_budgets_sizes_and_cancels(flux, times, seed):
             assert_same(FLUX.output(picture), wanted[number])
 
 
-def test_what_is_left_falls_to_nothing_and_no_estimate_precedes_a_wave(flux, times):
+def test_what_is_left_falls_to_nothing_and_no_estimate_precedes_a_batch(flux, times):
     with Batcher(flux) as batcher:
         assert batcher.finish_estimates() is None
         request = batcher.submit(plan=instant_plan(times, 6), **seeded(FLUX, 0))
@@ -182,7 +184,7 @@ def test_the_pipeline_itself_stays_as_it_was(flux, times):
 
 def test_a_plan_for_another_network_is_refused_before_it_waits(flux, times):
     foreign = Plan.model_validate(
-        {**instant_plan(times, 3).model_dump(), "host": {"denoiser": "OtherModel"}}
+        {**instant_plan(times, 3).model_dump(), "origin": {"denoiser": "OtherModel"}}
     )
     with Batcher(flux) as batcher, pytest.raises(HostError, match="OtherModel"):
         batcher.submit(plan=foreign, **seeded(FLUX, 0))
@@ -247,7 +249,7 @@ def test_what_is_known_of_calls_does_not_grow_with_requests(flux, times):
         sizes = []
         for seed in range(3):
             batcher.submit(plan=plan, **seeded(FLUX, seed)).result(PATIENCE)
-            known = batcher._waves._known
+            known = batcher._engine._known
             sizes.append((len(known._signatures), len(known._numbers)))
     assert sizes[0] == sizes[1] == sizes[2]
 
@@ -270,11 +272,11 @@ def test_on_a_gpu_pictures_are_those_of_direct_calls(use_graphs):
                 ]
                 for request, picture in zip(requests, wanted, strict=True):
                     assert_same(FLUX.output(request.result(PATIENCE)), picture)
-            assert not use_graphs or len(batcher._waves._graphs) > 0
+            assert not use_graphs or len(batcher._engine._graphs) > 0
 
 
 def test_a_batcher_may_do_without_graphs(flux):
     with Batcher(flux, use_graphs=False) as batcher:
-        assert batcher._waves._graphs is None
+        assert batcher._engine._graphs is None
     with Batcher(flux) as batcher:
-        assert len(batcher._waves._graphs) == 0
+        assert len(batcher._engine._graphs) == 0

@@ -9,11 +9,6 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from tacache.instant import instant_plan
-from tacache.serving.app import make_app
-from tacache.serving.backend import LocalBackend
-from tacache.serving.wanted import Limits
-from tacache.serving.worker import Worker
 from tests.serving.support import (
     CALL,
     GENERATIONS,
@@ -24,16 +19,15 @@ from tests.serving.support import (
     served,
     until,
 )
-from tests.tiny import PIPELINES
+
+from tacache.instant import LIKE_STEPS, instant_plan
+from tacache.serving.app import make_app
+from tacache.serving.protocol import Limits
+from tacache.serving.worker import Worker
+
+pytestmark = pytest.mark.slow
 
 BUDGETS = (4, 6, 9)
-
-
-@pytest.fixture(scope="module")
-def pipe():
-    made = PIPELINES["flux"].build()
-    made.set_progress_bar_config(disable=True)
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +39,12 @@ def worker(pipe):
 
 @pytest.fixture(scope="module")
 def client(worker):
-    with served(make_app(LocalBackend(worker), "tiny")) as client:
+    with served(make_app(worker, "tiny")) as client:
         yield client
 
 
 def plan_of(worker, evaluations):
-    run = worker._setting({})
+    run = worker._signature({})
     return None if evaluations == STEPS else instant_plan(run.times, evaluations)
 
 
@@ -95,7 +89,7 @@ def test_twenty_clients_with_three_budgets(client, pipe, worker):
     done = client.metric("requests_done") - before["done"]
     gone = client.metric("requests_cancelled") - before["cancelled"]
     assert done + gone == 22
-    assert client.metric("rows") > client.metric("waves")  # some shared one
+    assert client.metric("rows") > client.metric("batches")  # some shared one
 
 
 def test_a_client_that_goes_away_frees_its_rows(client):
@@ -116,8 +110,20 @@ def test_another_size_is_made_in_that_size(client, pipe, worker):
     answer = client.post(GENERATIONS, {"prompt": "a fox", "seed": 1, "size": "64x32", "speedup": 2})
     (picture,) = answer.pictures()
     assert picture.shape == (32, 64, 3)
-    plan = instant_plan(worker._setting({"width": 64, "height": 32}).times, 6)
+    plan = instant_plan(worker._signature({"width": 64, "height": 32}).times, 6)
     assert same_picture(picture, drawn(pipe, plan, "a fox", 1, width=64))
+
+
+def test_a_quality_is_asked_for_over_http(client, pipe, worker):
+    """By an instant plan with times of its own; for a PSNR, of which nothing is known, in full."""
+    answer = client.post(GENERATIONS, {"prompt": "a fox", "seed": 1, "like_steps": 10})
+    plan = instant_plan(worker._signature({}).times, LIKE_STEPS[10], target="flow")
+    assert [one["evaluations"] for one in answer.body["data"]] == [LIKE_STEPS[10]]
+    assert same_picture(answer.pictures()[0], drawn(pipe, plan, "a fox", 1))
+    answer = client.post(GENERATIONS, {"prompt": "a fox", "seed": 1, "min_psnr": 35, "n": 2})
+    assert [one["evaluations"] for one in answer.body["data"]] == [STEPS, STEPS]
+    refused = client.post(GENERATIONS, {"prompt": "a fox", "min_psnr": 35, "like_steps": 10})
+    assert (refused.status, refused.error["param"]) == (400, "min_psnr")
 
 
 def test_a_job_tells_its_progress_and_keeps_its_result(client, pipe, worker):

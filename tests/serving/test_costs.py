@@ -14,34 +14,34 @@ def test_a_size_is_what_a_call_says_of_it():
     assert size_of({"num_frames": 17}) == (None, None, 17)
 
 
-def test_nothing_is_known_before_the_first_wave():
+def test_nothing_is_known_before_the_first_batch():
     costs = Costs()
     assert not costs
     assert costs.decoding(SMALL, 2) == costs.before(SMALL) == costs.rest(SMALL) == 0.0
     assert costs.shape(SMALL) == Shape(1, 1)
-    with pytest.raises(ValueError, match="no wave"):
-        costs.wave(SMALL, 1)
+    with pytest.raises(ValueError, match="no batch"):
+        costs.batch(SMALL, 1)
 
 
 def test_a_large_picture_says_nothing_of_small_ones_that_were_measured():
     costs = Costs()
-    costs.add_wave(SMALL, 1, 1.0)
-    costs.add_wave(LARGE, 1, 9.0)
-    assert (costs.wave(SMALL, 1), costs.wave(LARGE, 1)) == (1.0, 9.0)
+    costs.add_batch(SMALL, 1, 1.0)
+    costs.add_batch(LARGE, 1, 9.0)
+    assert (costs.batch(SMALL, 1), costs.batch(LARGE, 1)) == (1.0, 9.0)
 
 
 def test_a_size_that_was_not_measured_costs_as_its_pixels():
     costs = Costs()
-    costs.add_wave(SMALL, 1, 1.0)
+    costs.add_batch(SMALL, 1, 1.0)
     costs.add_decoding(SMALL, 1, 0.5)
-    assert costs.wave(LARGE, 1) == 4.0
+    assert costs.batch(LARGE, 1) == 4.0
     assert costs.decoding(LARGE, 1) == 2.0
-    costs.add_wave(LARGE, 1, 5.0)
-    assert costs.wave((1024, 2048, None), 1) == 10.0  # the nearest one, not the first
-    assert costs.wave((None, None, None), 1) in (1.0, 5.0)  # the pipeline's own: no pixels known
+    costs.add_batch(LARGE, 1, 5.0)
+    assert costs.batch((1024, 2048, None), 1) == 10.0  # the nearest one, not the first
+    assert costs.batch((None, None, None), 1) in (1.0, 5.0)  # the pipeline's own: no pixels known
 
 
-def test_what_requests_do_beside_waves_is_kept_by_size():
+def test_what_requests_do_beside_batches_is_kept_by_size():
     costs = Costs()
     costs.add_request(SMALL, 1.0, 0.1, Shape(2, 1))
     costs.add_request(SMALL, 2.0, 0.1, Shape(2, 1))
@@ -53,17 +53,17 @@ def test_what_requests_do_beside_waves_is_kept_by_size():
 
 def test_costs_are_read_while_others_are_noted():
     costs, errors = Costs(), []
-    costs.add_wave((0, 0, 0), 1, 1.0)
+    costs.add_batch((0, 0, 0), 1, 1.0)
 
     def write():
         for n in range(1, 2000):
-            costs.add_wave((n, n, None), 1, 1.0)
+            costs.add_batch((n, n, None), 1, 1.0)
             costs.add_request((n, n, None), 1.0, 1.0, Shape())
 
     def look():
         while writing.is_alive():
             try:
-                costs.wave((5000, 5000, None), 1)
+                costs.batch((5000, 5000, None), 1)
                 costs.shape((5000, 5000, None))
             except Exception as error:
                 errors.append(error)

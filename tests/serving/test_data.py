@@ -7,8 +7,11 @@ from typer.testing import CliRunner
 
 pytest.importorskip("ray")
 
-from tacache.cli import app
 from tests.tiny import PIPELINES
+
+from tacache.cli.command_line import app
+
+pytestmark = pytest.mark.slow
 
 SIZE = ["--height", "32", "--width", "32", "--call", "max_sequence_length=32", "--steps", "12"]
 

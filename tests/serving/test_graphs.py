@@ -71,11 +71,12 @@ def card(monkeypatch):
     monkeypatch.setattr(graphs, "is_plain", lambda function: True)
     monkeypatch.setattr(graphs.time, "perf_counter", lambda: made.now)
 
-    def captured(self, function, arguments):
-        made.captured.append(len(arguments["x"]))
-        inputs = {name: one.clone() for name, one in arguments.items()}
+    def captured(self, function, arguments, rows, graph_rows):
+        made.captured.append(graph_rows)
+        inputs = {name: graphs.with_rows(one, graph_rows) for name, one in arguments.items()}
         output = function(**inputs)
-        return Graph(FakeGraph(made.replayed or function, inputs, output), inputs, output)
+        fake = FakeGraph(made.replayed or function, inputs, output)
+        return Graph(fake, inputs, output, graph_rows)
 
     monkeypatch.setattr(Graphs, "_captured", captured)
     return made
@@ -89,15 +90,31 @@ def test_a_call_that_waits_for_launches_is_captured_and_then_replayed(card):
     assert len(card.graphs) == 1
 
 
-def test_rows_that_are_rare_are_never_captured(card):
-    card.calls(3, graphs.EARLY + 1)
-    card.calls(2, graphs.RARE)
-    card.calls(4, graphs.EARLY)  # of more rows nothing is known yet
-    assert card.captured == [3]
-    card.calls(2, 1)
-    card.calls(4, 1)
-    assert card.captured == [3, 2, 4]
+@pytest.mark.parametrize("rows", range(1, 33))
+def test_a_call_is_made_by_the_next_of_few_graphs(rows):
+    graph_rows = graphs.padded(rows)
+    assert graph_rows in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+    assert rows <= graph_rows < 1.5 * rows
+
+
+def test_calls_with_other_rows_share_a_graph_and_get_their_own(card):
+    card.calls(12, graphs.CALLS_BEFORE_TIMING)
+    assert card.captured == []
+    for rows in (9, 12, 10, 11, 5, 6, 9):
+        x = torch.arange(float(rows))[:, None]
+        assert torch.equal(card.graphs.call(card.double, {"x": x}, "kind", rows), 2 * x)
+    assert card.captured == [12, 6]
+    card.calls(14, graphs.CALLS_BEFORE_TIMING - 1)  # of more rows nothing is known yet
+    assert card.captured == [12, 6]
     assert card.generator.state == "its own"
+
+
+def test_a_call_that_is_captured_or_timed_is_no_measure_of_others(card):
+    slow = []
+    for _ in range(6):
+        card.calls(2, 1)
+        slow.append(card.graphs.was_slow)
+    assert slow == [False, False, True, True, False, False]
 
 
 def test_where_the_device_takes_the_time_nothing_is_captured(card):
@@ -133,7 +150,7 @@ def test_an_empty_graph_is_not_used_though_its_capture_left_the_right_result(car
 
 
 def test_after_a_capture_that_fails_calls_are_made_as_they_are(card, monkeypatch, caplog):
-    def fails(self, function, arguments):
+    def fails(self, function, arguments, rows, graph_rows):
         raise RuntimeError("a host synchronisation")
 
     monkeypatch.setattr(Graphs, "_captured", fails)
@@ -158,18 +175,35 @@ def test_what_waits_for_the_device_or_draws_numbers_is_not_captured(card, ask):
 
 
 def test_no_more_graphs_are_kept_than_memory_is_meant_for(card, monkeypatch):
-    monkeypatch.setattr(graphs, "MOST", 2)
-    for rows in (9, 1, 2, 3):
-        card.calls(rows, graphs.EARLY + 1)
-    assert card.captured == [9, 1]
+    monkeypatch.setattr(graphs, "MAX_GRAPHS", 2)
+    for rows in (8, 1, 2, 3):
+        card.calls(rows, graphs.CALLS_BEFORE_TIMING + 1)
+    assert card.captured == [8, 1]
 
 
-def test_graphs_can_be_given_up(card):
+def test_graphs_are_given_up_for_a_while(card, monkeypatch):
+    monkeypatch.setattr(graphs, "CALLS_WITHOUT_GRAPHS", 5)
     assert not card.graphs.clear()
     card.calls(3, 7)
     assert card.graphs.clear()
-    card.calls(3, 7)
-    assert card.captured == [3]  # not again
+    card.calls(3, 4)
+    assert card.captured == [3]
+    card.calls(3, 2)
+    assert card.captured == [3, 3]
+
+
+def test_a_capture_for_which_memory_ends_is_tried_again(card, monkeypatch):
+    monkeypatch.setattr(graphs, "CALLS_WITHOUT_GRAPHS", 3)
+    captured, fails = Graphs._captured, [True]
+
+    def sometimes(self, *args):
+        if fails and fails.pop():
+            raise torch.OutOfMemoryError("no memory")
+        return captured(self, *args)
+
+    monkeypatch.setattr(Graphs, "_captured", sometimes)
+    always_two(card, 9)
+    assert (card.graphs.is_on, len(card.graphs)) == (True, 1)
 
 
 def test_off_a_gpu_a_call_is_a_call():
@@ -206,11 +240,26 @@ def test_a_network_on_a_gpu_is_replayed_with_the_same_result():
 
     with torch.no_grad():
         for _ in range(8):
-            x = torch.randn(4, 16, device="cuda")
-            (found,) = made.call(forward, {"x": x}, "kind", 4)
+            x = torch.randn(3, 16, device="cuda")
+            (found,) = made.call(forward, {"x": x}, "kind", 3)
             assert torch.allclose(found, network(x), atol=1e-6)
     # as it is, then as it is with a warm-up and the capture; then replays
-    assert len(calls) == graphs.EARLY + 3, calls
+    assert calls == [3] * (graphs.CALLS_BEFORE_TIMING + 3)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_calls_with_other_rows_share_a_graph():
+    network = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(60)]).cuda().eval()
+    made = Graphs()
+    made._bound["kind"] = 12
+    with torch.no_grad():
+        for rows in (9, 12, 10, 11, 9):
+            x = torch.randn(rows, 16, device="cuda")
+            assert torch.allclose(
+                made.call(lambda x: network(x), {"x": x}, "kind", rows), network(x), atol=1e-5
+            )
+    assert len(made) == 1
 
 
 @pytest.mark.cuda
@@ -225,7 +274,7 @@ def test_after_a_capture_that_fails_a_gpu_goes_on(monkeypatch):
     def forward(x):
         return 2 * x if float(x.sum()) > -1e9 else x
 
-    for _ in range(graphs.EARLY + 3):
+    for _ in range(graphs.CALLS_BEFORE_TIMING + 3):
         x = torch.rand(4, device="cuda")
         assert torch.equal(made.call(forward, {"x": x}, "kind", 4), 2 * x)
     assert torch.cuda.current_stream() == before

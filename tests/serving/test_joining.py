@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from tacache.serving.joining import Comparison, is_close, joinable, joined, mapped, parted
+from tacache.serving.joining import CallKeys, is_close, joinable, joined, mapped, parted
 
 
 def network(hidden_states, timestep, txt_ids=None, attention_kwargs=None, img_shapes=None):
     return hidden_states
 
 
-KNOWN = Comparison()  # as one batcher has one: keys are numbers of its own
+KNOWN = CallKeys()  # as one batcher has one: keys are numbers of its own
 
 
 def call(rows=1, width=3, known=KNOWN, **more):
@@ -50,7 +50,7 @@ def test_positions_are_not_rows_where_there_happen_to_be_as_many():
 
 
 def test_a_changed_tensor_is_read_again():
-    known, ids = Comparison(), torch.zeros(5, 3)
+    known, ids = CallKeys(), torch.zeros(5, 3)
     before = call(txt_ids=ids, known=known).key
     ids += 1
     assert call(txt_ids=ids, known=known).key != before

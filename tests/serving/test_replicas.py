@@ -9,28 +9,25 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("fastapi")
 
-from tacache.errors import HostError
-from tacache.instant import instant_plan
-from tacache.serving.loading import ModelSource
-from tacache.serving.scaling import QUEUED, ByEvaluations
-from tacache.serving.settings import setting_of
 from tests.serving.support import (
     CALL,
     GENERATIONS,
     drawn,
     on_ray,
     same_picture,
-    tiny_flux,
     until,
 )
 
+from tacache.errors import HostError
+from tacache.instant import instant_plan
+from tacache.serving.model_source import ModelSource
+from tacache.serving.probe import signature_of
+from tacache.serving.scaling import QUEUED, ByEvaluations
+
+pytestmark = pytest.mark.slow
+
 BUDGETS = (10, 20, 30)
 MANY = {**CALL, "num_inference_steps": 40}  # steps: long enough to be killed in
-
-
-@pytest.fixture(scope="module")
-def pipe():
-    return tiny_flux()
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +65,7 @@ def test_requests_of_a_replica_that_dies_are_made_again(client, pipe):
         kill_one()
         found = [one.result(300) for one in answers]
     assert [one.status for one in found] == [200] * len(bodies)
-    times = setting_of(pipe, MANY).times
+    times = signature_of(pipe, MANY).times
     for body, answer in zip(bodies, found, strict=True):
         (picture,) = answer.pictures()
         plan = instant_plan(times, body["evaluations"])

@@ -5,11 +5,11 @@ import threading
 import pytest
 import torch
 from diffusers import UniPCMultistepScheduler
+from tests.tiny import PIPELINES
 
 from tacache.instant import instant_plan
 from tacache.serving.batcher import Batcher
-from tacache.serving.settings import setting_of
-from tests.tiny import PIPELINES
+from tacache.serving.probe import signature_of
 
 STEPS, BUDGET = 12, 4
 
@@ -39,7 +39,7 @@ def test_what_is_left_is_exact_in_the_middle_of_a_step(pipe, budget, monkeypatch
 
     monkeypatch.setattr(UniPCMultistepScheduler, "convert_model_output", looking)
     few = {name: value for name, value in call().items() if name not in ("prompt", "generator")}
-    plan = None if budget == STEPS else instant_plan(setting_of(pipe, few).times, budget)
+    plan = None if budget == STEPS else instant_plan(signature_of(pipe, few).times, budget)
     with Batcher(pipe) as batcher:
         requests.append(batcher.submit(plan=plan, **call()))
         known.set()

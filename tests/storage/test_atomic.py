@@ -39,7 +39,7 @@ def test_nothing_is_written_through_a_link_at_the_drafts_name(tmp_path, monkeypa
     monkeypatch.setattr(atomic.uuid, "uuid4", Known)
     victim, target = tmp_path / "victim", tmp_path / "x.png"
     victim.write_text("mine")
-    (tmp_path / f".x.{'0' * 12}.png").symlink_to(victim)
+    (tmp_path / f".x{atomic.DRAFT}{'0' * 12}.png").symlink_to(victim)
     with pytest.raises(StorageError, match=r"cannot write .*x\.png \(File exists\)"):
         write_atomically(target, "yours")
     assert victim.read_text() == "mine"
@@ -74,7 +74,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 from tacache.errors import StorageError
 from tacache.fitting.full_runs import keep_runs
-from tacache.lab.bench.walks import save_tensors
+from tacache.storage.tensors import save_values
 from tacache.storage.atomic import check_writable, write_atomically
 from tacache.storage.journal import Journal
 folder = Path(sys.argv[1])
@@ -84,7 +84,7 @@ large = torch.zeros(2, 10000)
 for write in (
     lambda: write_atomically(folder / "text", "x" * 100_000),
     lambda: keep_runs(folder / "runs", "job", (1.0, 0.0), large, large),
-    lambda: save_tensors(folder / "tensors", {"x": large}),
+    lambda: save_values(folder / "tensors", {"x": large}),
     lambda: check_writable(folder / "deep" / "er"),
     lambda: [journal.append({"n": n, "text": "x" * 3000}) for n in range(9)],
 ):
@@ -97,6 +97,7 @@ journal.path.unlink()
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_a_sentence_that_names_the_file_and_leaves_no_draft(tmp_path):
     """A limit on the size of files stands for the disk."""
     done = subprocess.run(
@@ -124,3 +125,14 @@ def test_a_read_only_folder_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     with pytest.raises(StorageError, match=r"cannot write .* \(Read-only file system\)"):
         check_writable(tmp_path)
+
+
+def test_drafts_of_killed_writers_are_removed_and_those_of_others_stay(tmp_path):
+    old, new, foreign = (tmp_path / name for name in (
+        f".plan{atomic.DRAFT}1.json", f".plan{atomic.DRAFT}2.json", ".plan.json"))  # fmt: skip
+    for path in (old, new, foreign):
+        path.write_text("half")
+    for path in (old, foreign):
+        os.utime(path, (0, 0))
+    write_atomically(tmp_path / "plan.json", "whole")
+    assert sorted(tmp_path.iterdir()) == sorted([new, foreign, tmp_path / "plan.json"])

@@ -2,9 +2,10 @@ import os
 from pathlib import Path
 
 import pytest
-from support import profile_from
+from tests.support import profile_from
 
 from tacache import Certificate, Origin, Plan, Profile, ProfileError, instant_plan
+from tacache.plan import LatentCertificate, LatentPlan
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -15,7 +16,7 @@ PROFILE = Profile(
     magnitude_std=(0.01, 0.0, 0.0),
     direction=(0.5, 1e-07, 1e-07),
     direction_std=(0.25, 1e-09, 1e-09),
-    host=Origin(
+    origin=Origin(
         kind="diffusers",
         pipeline="FluxPipeline",
         model="black-forest-labs/FLUX.1-dev",
@@ -38,26 +39,16 @@ PLAN = Plan(
     tau_d=0.6,
     max_skip=12,
     samples=8,
-    host=PROFILE.host,
+    origin=PROFILE.origin,
 )
 FITTED = Plan(
     rule="fitted",
     times=PROFILE.times,
-    anchors=(0, 1),
-    weights=((1.0,), (1.25, -0.25)),
+    anchors=(0, 1, 2),
+    weights=((1.0,), (1.25, -0.25), (1.5, -0.75, -0.3333333333333333)),
     samples=4,
-    breaks=(0.9,),
 )
-CARRIED = FITTED.model_copy(
-    update={
-        "anchors": (0, 1, 2),
-        "weights": ((1.0,), (1.25, -0.25), (1.5, -0.75, -0.3333333333333333)),
-        "memory": "carried",
-        "breaks": (),
-    }
-)
-MIXED = FITTED.model_copy(update={"varied": {"guidance_scale": (2.0, 3.0, 4.0)}})
-FLOW = CARRIED.model_copy(
+FLOW = FITTED.model_copy(
     update={
         "certificate": Certificate(
             held_out=2,
@@ -72,14 +63,28 @@ FLOW = CARRIED.model_copy(
     }
 )
 LINEAR = instant_plan((1.0, 0.75, 0.5, 0.25, 0.0), 3, breaks=(0.3,))
+JOINT = FITTED.model_copy(
+    update={
+        "latents": {
+            "audio": LatentPlan(
+                times=(1.0, 0.75, 0.5, 0.0),
+                weights=((1.0,), (1.5, -0.5), (1.25, -0.25)),
+                latent_shape=(207, 32),
+                certificate=LatentCertificate(
+                    drift=0.03125, worst_drift=0.0625, fit_drift=0.02, spectral_distance=1.75,
+                    worst_spectral_distance=2.5,
+                ),
+            )
+        }
+    }
+)  # fmt: skip
 PINNED = {
     "v1.profile.json": PROFILE,
     "v1.plan.json": PLAN,
     "v1.fitted.plan.json": FITTED,
-    "v1.carried.plan.json": CARRIED,
-    "v1.mixed.plan.json": MIXED,
     "v1.flow.plan.json": FLOW,
     "v1.linear.plan.json": LINEAR,
+    "v1.joint.plan.json": JOINT,
 }
 
 
@@ -126,7 +131,7 @@ def test_a_failing_write_leaves_the_old_file_whole_and_nothing_else(broken, tmp_
 @pytest.mark.parametrize("value", [1e31, "\ud800", [[0] * 2, -(10**400)]])
 def test_what_could_not_be_read_again_is_not_written(tmp_path, value):
     call = {"guidance_scale": 3.5, "other": value}
-    profile = PROFILE.model_copy(update={"host": Origin.model_construct(call=call)})
+    profile = PROFILE.model_copy(update={"origin": Origin.model_construct(call=call)})
     with pytest.raises(ProfileError, match="could not be read again, so it is not written"):
         profile.save(tmp_path / "x.json")
     assert not any(tmp_path.iterdir())

@@ -38,6 +38,7 @@ def test_without_a_file_nothing_is_kept(profile):
     assert runs.load() == {}
 
 
+@pytest.mark.slow
 def test_what_several_processes_add_is_all_there(tmp_path, profile):
     path, context = tmp_path / "x.runs", multiprocessing.get_context("spawn")
     path.write_text('{"job": "job", "ru')
@@ -100,6 +101,7 @@ def edited(by):
     return lambda pipe, step, t, tensors: {"latents": tensors["latents"] * by}
 
 
+@pytest.mark.slow
 def test_functions_are_alike_in_another_process_and_differ_by_what_they_do():
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]; from tests.storage.test_finished import edited; "

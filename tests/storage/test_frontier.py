@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support import fitted, tasu
+from tests.support import fitted, tasu
 
 from tacache import PlanError
-from tacache.certificate import Certificate
 from tacache.cli.render import frontier_view, plan_view
+from tacache.plan import Certificate
 from tacache.storage.frontier import Frontier, Point, point_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1.frontier.json"
@@ -53,17 +53,6 @@ def test_a_frontier_of_nothing_is_an_error_in_a_file(tmp_path):
     path.write_text(GOLDEN.read_text().replace('"version": 1', '"version": 2'))
     with pytest.raises(PlanError, match="version 2"):
         Frontier.load(path)
-
-
-def test_the_fewest_evaluations_that_reach_it_are_chosen():
-    frontier = Frontier(points=tuple(map(point, (5, 7, 10, 13), (28.0, 35.0, 34.0, 40.0))))
-    assert frontier.for_psnr(20).evaluations == 5
-    assert frontier.for_psnr(35).evaluations == 7
-    assert frontier.for_psnr(35.01).evaluations == 13
-    with pytest.raises(PlanError, match=r"reaches 41 dB \(the best is 40.00 dB\): fit more"):
-        frontier.for_psnr(41)
-    with pytest.raises(PlanError, match="no PSNR was measured"):
-        Frontier(points=(point(5, None),)).for_psnr(10)
 
 
 def test_a_point_has_its_plans_figures():

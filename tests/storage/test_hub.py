@@ -19,10 +19,11 @@ from huggingface_hub.errors import (
 from typer.testing import CliRunner
 
 from tacache import Plan, make_plan
-from tacache.certificate import Certificate
-from tacache.cli import app
+from tacache.cli.command_line import app
+from tacache.plan import Certificate
 from tacache.profile import Origin
 from tacache.storage.hub import CARD, OURS, HubError, card, pull, push
+from tacache.storage.reading import MAX_FILE_BYTES
 
 CERTIFICATE = Certificate(
     held_out=4, drift=0.0123, fit_drift=0.01, psnr=36.5, evaluations_spent=2400, date="2026-01-02"
@@ -105,12 +106,12 @@ def hub(tmp_path, monkeypatch) -> MemoryHub:
 @pytest.fixture
 def plan(profile) -> Plan:
     made = make_plan(profile, evaluations=5)
-    return made.model_copy(update={"host": HOST, "certificate": CERTIFICATE})
+    return made.model_copy(update={"origin": HOST, "certificate": CERTIFICATE})
 
 
 @pytest.fixture
 def larger(profile) -> Plan:
-    return make_plan(profile, evaluations=9).model_copy(update={"host": HOST})
+    return make_plan(profile, evaluations=9).model_copy(update={"origin": HOST})
 
 
 def test_what_is_pushed_can_be_pulled(hub, plan):
@@ -148,7 +149,7 @@ def test_a_plan_of_no_known_model_has_a_card_too(profile):
     "name", ["a/b\nlicense: mit", "a/b\n---\n# Owned", "x | y\n\n# Owned", "a/b\x1b[31m"]
 )
 def test_a_models_name_stays_one_text_of_the_card(profile, name):
-    plan = make_plan(profile, evaluations=5).model_copy(update={"host": Origin(model=name)})
+    plan = make_plan(profile, evaluations=5).model_copy(update={"origin": Origin(model=name)})
     text = card("me/plans", {"a|b.plan.json": plan})
     front, body = text.split("---\n", 2)[1:]
     assert front == "library_name: tacache\ntags:\n- tacache\n"
@@ -157,9 +158,8 @@ def test_a_models_name_stays_one_text_of_the_card(profile, name):
     assert "| a\\|b.plan.json | 5 of 20 |" in body
 
 
-def test_a_plan_of_the_hub_that_is_too_large_is_refused(hub, monkeypatch):
-    monkeypatch.setattr("tacache.storage.reading.LARGEST_FILE", 1000)
-    hub.repos["me/plans"] = {"a.plan.json": bytes(2000)}
+def test_a_plan_of_the_hub_that_is_too_large_is_refused(hub):
+    hub.repos["me/plans"] = {"a.plan.json": bytes(MAX_FILE_BYTES + 1)}
     with pytest.raises(Exception, match=r"me/plans/a.plan.json is not a text of ours"):
         pull("me/plans")
 

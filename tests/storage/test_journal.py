@@ -95,6 +95,7 @@ def test_a_damaged_line_is_named(tmp_path, line):
         found(path)
 
 
+@pytest.mark.slow
 def test_a_pack_that_unpacks_to_very_much_is_refused_with_little_memory(tmp_path, monkeypatch):
     path = tmp_path / "x.gz"
     with gzip.open(path, "wb") as file:
@@ -103,7 +104,7 @@ def test_a_pack_that_unpacks_to_very_much_is_refused_with_little_memory(tmp_path
     tracemalloc.start()
     with pytest.raises(WorkError, match="is no file of entries"):  # as the first line says
         found(path)
-    monkeypatch.setattr(journals, "LARGEST_LINE", 2**20)
+    monkeypatch.setattr(journals, "MAX_LINE_BYTES", 2**20)
     with gzip.open(path, "wb") as file:
         file.write(b'{"job": "job", "n": "')
         for _ in range(64):
@@ -120,7 +121,7 @@ def test_a_journal_of_sound_lines_has_an_end(tmp_path, monkeypatch):
     with gzip.open(path, "wb") as file:
         for _ in range(3000):
             file.write(line)
-    monkeypatch.setattr(journals, "LARGEST_JOURNAL", 2**20)
+    monkeypatch.setattr(journals, "MAX_JOURNAL_BYTES", 2**20)
     with pytest.raises(WorkError, match="there are more than 1 MiB, which no file of entries has"):
         found(path)
 

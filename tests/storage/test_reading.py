@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from tacache.storage.reading import LARGEST_FILE, parse_json, read_bounded
+from tacache.storage.reading import MAX_FILE_BYTES, parse_json, read_bounded
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path):
     path = tmp_path / "x"
     with path.open("wb") as file:
-        file.truncate(100 * LARGEST_FILE)  # a hole, that takes no room
+        file.truncate(100 * MAX_FILE_BYTES)  # a hole, that takes no room
     with pytest.raises(ValueError, match="it has more than 16 MiB"):
         read_bounded(path)
 

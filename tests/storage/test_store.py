@@ -13,7 +13,8 @@ import pytest
 from tacache import Certificate, Origin, Plan, PlanError, time_grid
 from tacache.errors import StorageError
 from tacache.storage import atomic, store
-from tacache.storage.store import PlanStore, default_folder, setting, target_of
+from tacache.storage.signature import RunSignature
+from tacache.storage.store import PlanStore, default_folder, target_of
 
 TIMES = tuple(time_grid(8, shift=2.0))
 ORIGIN = Origin(
@@ -42,7 +43,7 @@ def fitted(origin=ORIGIN, evaluations=3, certificate=CERTIFICATE, times=TIMES, *
         times=times,
         anchors=anchors,
         weights=((1.0,),) * evaluations,
-        host=origin,
+        origin=origin,
         certificate=certificate,
         **fields,
     )
@@ -160,7 +161,7 @@ def test_a_plan_without_a_fingerprint_of_weights_is_listed_but_not_found(plans):
 
 
 def test_only_fitted_plans_are_found_unasked(plans):
-    plans.put(Plan(rule="reuse", times=TIMES, anchors=(0, 2, 4), host=ORIGIN))
+    plans.put(Plan(rule="reuse", times=TIMES, anchors=(0, 2, 4), origin=ORIGIN))
     assert plans.find(ORIGIN, TIMES, 3) is None
     assert len(plans.plans()) == 1
 
@@ -264,10 +265,11 @@ def test_names_are_plain_whatever_the_model_is_called(plans, model):
 
 def test_the_setting_is_one_text_for_equal_settings():
     same = call(prompt_2="b", height=1024)
-    assert setting(ORIGIN, TIMES) == setting(same, TIMES)
-    assert setting(ORIGIN, TIMES) != setting(call(height=512), TIMES)
-    assert setting(ORIGIN, TIMES) != setting(ORIGIN, TIMES, (0.9,))
-    json.loads(setting(ORIGIN, TIMES))
+    run = RunSignature(ORIGIN, TIMES)
+    assert run.text == RunSignature(same, TIMES).text
+    assert run.text != RunSignature(call(height=512), TIMES).text
+    assert run.text != RunSignature(ORIGIN, TIMES, (0.9,)).text
+    json.loads(run.text)
 
 
 def damaged(folder: Path) -> dict[str, Path]:
@@ -387,6 +389,7 @@ for i in range(10):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_write_at_once(plans):
     root = Path(__file__).parents[2]
     path = os.pathsep.join([str(root), str(root / "tests"), os.environ.get("PYTHONPATH", "")])
@@ -400,3 +403,26 @@ def test_two_processes_write_at_once(plans):
     assert [one.wait(120) for one in running] == [0, 0]
     assert sorted(one.plan.evaluations for one in plans.plans()) == [3, 4, 5]
     assert plans.get(plans.plans()[0].name).plan.certificate.drift == 0.9
+
+
+def test_plans_are_compared_with_a_run_once_until_a_file_changes(plans, monkeypatch):
+    compared = []
+    monkeypatch.setattr(RunSignature, "agrees", lambda run, plan: compared.append(plan) or True)
+    for evaluations in (2, 3, 4):
+        plans.put(fitted(evaluations=evaluations))
+    for _ in range(3):
+        assert plans.find(ORIGIN, TIMES, 3).plan.evaluations == 3
+        assert len(plans.fitted_for(ORIGIN, TIMES)) == 3
+    assert len(compared) == 3
+    plans.find(changed(dtype="float32"), TIMES, 3)  # another run
+    assert len(compared) == 6
+    plans.put(fitted(evaluations=5))
+    assert len(plans.fitted_for(ORIGIN, TIMES)) == 4
+    assert len(compared) == 10
+
+
+def test_what_is_remembered_of_runs_has_an_end(plans, monkeypatch):
+    monkeypatch.setattr(store, "MAX_ANSWERS", 2)
+    for dtype in ("float32", "float16", "bfloat16"):
+        plans.find(changed(dtype=dtype), TIMES, 3)
+    assert len(plans._answers) == 2

@@ -3,14 +3,14 @@
 import threading
 
 import pytest
+from tests.tiny import PIPELINES
 
 from tacache.diffusers.pipeline import PipelineHost, calibrate
 from tacache.storage.store import PlanStore
-from tacache.studio.jobs import Watch
 from tacache.studio.model import StudioModel
 from tacache.studio.sessions import Studio
 from tacache.studio.shelf import Shelf
-from tests.tiny import PIPELINES
+from tacache.studio.turns import Watch
 
 STEPS = 10
 PROMPTS = ["a red fox in the snow", "two blue birds", "an old stone bridge", "a bowl of soup"]
@@ -37,13 +37,18 @@ def model():
 
 
 @pytest.fixture
-def shelf(model, tmp_path):
-    return Shelf(model, PlanStore(tmp_path / "plans", shipped=()))
+def store(tmp_path):
+    return PlanStore(tmp_path / "plans", shipped=())
 
 
 @pytest.fixture
-def studio(model, shelf, tmp_path, tiny_profile):
-    made = Studio(model, shelf, tmp_path)
+def shelf(model, store):
+    return Shelf(model, store)
+
+
+@pytest.fixture
+def studio(model, store, tmp_path, tiny_profile):
+    made = Studio(model, store, tmp_path)
     made.profile = tiny_profile
     return made
 

@@ -1,12 +1,12 @@
 from xml.etree import ElementTree
 
 import pytest
+from tests.studio.test_choices import fitted
 
+from tacache.instant import instant_plan
 from tacache.plan import make_plan
 from tacache.studio.charts import drift_chart, frontier_chart, profile_charts, strip, ticks
 from tacache.studio.shelf import Shelved
-from tacache.studio.thresholds import planned, ranges
-from tests.studio.test_choices import fitted
 
 
 def parsed(html):
@@ -30,18 +30,6 @@ def test_the_strip_has_a_box_for_each_step(tiny_profile):
     assert [n for n, box in enumerate(boxes) if box.get("class") == "on"] == list(plan.anchors)
 
 
-def test_thresholds_move_the_anchors(profile):
-    (tau_k, tau_d) = ranges(profile)
-    strict = planned(profile, 0, 0)
-    usual = planned(profile, tau_k.first, tau_d.first)
-    loose = planned(profile, tau_k.highest, tau_d.highest)
-    assert strict.evaluations == profile.steps
-    assert strict.evaluations > usual.evaluations > loose.evaluations
-    for one in (tau_k, tau_d):
-        assert one.first < one.highest
-        assert (one.highest / one.notch) == pytest.approx(round(one.highest / one.notch))
-
-
 def test_the_frontier_can_be_read_by_pointer_and_keyboard(model):
     plans = [Shelved("<b>", fitted(model, 4)), Shelved("f", fitted(model, 5, flow=True))]
     points = parsed(frontier_chart(plans)).findall("figure/svg/g")
@@ -53,11 +41,33 @@ def test_the_frontier_can_be_read_by_pointer_and_keyboard(model):
 def test_without_anything_there_is_a_sentence(model, tiny_profile):
     assert "learn one under Make" in frontier_chart([])
     assert "learn one" in frontier_chart([Shelved("a", make_plan(tiny_profile, evaluations=4))])
-    assert "appears here" in drift_chart([], 10)
+    assert "appears here" in drift_chart([])
+
+
+def test_every_chart_has_a_legend(model, tiny_profile):
+    plans = [Shelved("a", fitted(model, 4)), Shelved("f", fitted(model, 5, flow=True))]
+    charts = profile_charts(tiny_profile), frontier_chart(plans), drift_chart([(1, 0.1)])
+    figures = [figure for chart in charts for figure in parsed(chart).findall("figure")]
+    assert len(figures) == 5
+    for figure in figures:
+        svg = figure.find("svg")
+        drawn = {name for part in svg.iter() for name in part.get("class", "").split()}
+        kinds = [swatch.get("class").split()[-1] for swatch in figure.findall("p/span/i")]
+        assert kinds
+        assert set(kinds) <= drawn
+    assert len(figures[3].findall("p/span")) == 2
+    assert len(parsed(strip(instant_plan(model.times, 4))).findall("p/span")) == 2
+
+
+def test_a_plan_with_times_of_its_own_fills_the_steps_they_lie_in(model):
+    plan = instant_plan(model.times, 4, target="flow")
+    boxes = parsed(strip(plan)).findall("div/i")
+    assert len(boxes) == model.steps
+    assert sum(box.get("class") == "on" for box in boxes) == 4
 
 
 def test_drift_is_drawn_at_its_steps():
-    svg = parsed(drift_chart([(1, 0.01), (10, 0.2)], 10)).find("figure/svg")
+    svg = parsed(drift_chart([(1, 0.01), (10, 0.2)])).find("figure/svg")
     assert len(svg.findall("g")) == 2
     assert svg.findall("g")[1].get("aria-label") == "after step 10: 0.2000"
 

@@ -1,13 +1,13 @@
 import pytest
-
-from tacache.certificate import Certificate
-from tacache.errors import PlanError
-from tacache.instant import instant_plan
-from tacache.plan import make_plan
-from tacache.profile import Origin
-from tacache.studio.choices import RULES, Known, choose, first_rule
-from tacache.studio.shelf import Shelved
 from tests.studio.conftest import STEPS, tiny_model
+
+from tacache.errors import PlanError
+from tacache.fitting.quality_goal import QualityGoal
+from tacache.instant import default_evaluations, instant_plan, like_evaluations
+from tacache.plan import Certificate, make_plan
+from tacache.profile import Origin
+from tacache.studio.choices import RULES, Known, choose, choose_quality, typical_choice
+from tacache.studio.shelf import Shelf, Shelved
 
 
 def fitted(model, evaluations, flow=False):
@@ -21,7 +21,7 @@ def fitted(model, evaluations, flow=False):
         flow_drift=0.1 if flow else None,
         equivalent_steps=21.0 if flow else None,
     )
-    changed = {"rule": "fitted", "host": model.origin, "certificate": certificate}
+    changed = {"rule": "fitted", "origin": model.origin, "certificate": certificate}
     return instant_plan(model.times, evaluations).model_copy(update=changed)
 
 
@@ -34,7 +34,7 @@ def test_a_fitted_plan_is_the_stored_one(model, shelf):
     assert choose(known, "flow", 4).plan == plans[2]
     near = choose(known, "fitted", 8)
     assert near.plan == plans[1]
-    assert "No fitted plan has 8 evaluations, so the one with 7 is used" in near.sentence
+    assert "It is the one nearest to 8 evaluations" in near.sentence
 
 
 @pytest.mark.parametrize("rule", ["fitted", "flow", "tasu", "own"])
@@ -63,15 +63,45 @@ def test_an_unknown_rule_is_refused(model, shelf):
         choose(Known(model, shelf), "__class__", 4)
 
 
-def test_the_first_rule_is_the_best_that_needs_no_work(model, shelf, tiny_profile):
-    assert first_rule(Known(model, shelf)) == "linear"
-    assert first_rule(Known(model, shelf, tiny_profile)) == "tasu"
-    shelf.put(fitted(model, 4))
-    assert first_rule(Known(model, shelf, tiny_profile)) == "fitted"
+def test_the_studio_opens_on_the_usual_budget(model, shelf, tiny_profile):
+    usual = default_evaluations(STEPS)
+    assert typical_choice(Known(model, shelf, tiny_profile)) == ("linear", usual)
+    assert typical_choice(Known(model, shelf), "magcache")[0] == "magcache"
+    shelf.put(fitted(model, 6))
+    assert typical_choice(Known(model, shelf)) == ("fitted", 6)  # the nearest plan there is
+    assert typical_choice(Known(model, shelf), "linear")[0] == "linear"
+
+
+def quality(certificate, **figures):
+    return {"certificate": certificate.model_copy(update=figures)}
+
+
+def test_a_quality_leads_to_the_fewest_evaluations_that_promise_it(model, shelf):
+    for evaluations, psnr, near in ((4, 30.0, 8.0), (5, 36.0, 20.0), (7, 41.0, 40.0)):
+        plan = fitted(model, evaluations, flow=True)
+        figures = quality(plan.certificate, psnr=psnr, equivalent_steps=near)
+        shelf.put(plan.model_copy(update=figures))
+    known = Known(model, shelf)
+    assert choose_quality(known, QualityGoal(min_psnr=35)).plan.evaluations == 5
+    assert choose_quality(known, QualityGoal(like_steps=21)).plan.evaluations == 7
+
+
+def test_a_quality_that_no_plan_promises_is_the_full_run_or_an_instant_plan(model, shelf, store):
+    known = Known(model, shelf)
+    full = choose_quality(known, QualityGoal(min_psnr=35))
+    assert full.plan.is_full
+    assert "a PSNR of 35 dB to the full run in the mean" in full.sentence
+    assert "no plan has such a figure" in full.sentence
+    longer = model.with_steps(50)
+    instant = choose_quality(Known(longer, Shelf(longer, store)), QualityGoal(like_steps=28))
+    assert (instant.plan.rule, instant.plan.evaluations) == ("linear", like_evaluations(28))
+    assert instant.plan.grid == longer.times
+    assert "this model was not measured" in instant.sentence
+    assert choose_quality(known, QualityGoal(like_steps=90)).plan.is_full
 
 
 def test_plans_of_other_models_stay_away(model, shelf):
-    other = fitted(model, 4).model_copy(update={"host": Origin(kind="diffusers", model="other")})
+    other = fitted(model, 4).model_copy(update={"origin": Origin(kind="diffusers", model="other")})
     with pytest.raises(PlanError, match="made for other with 10 steps, this is flux with 10"):
         shelf.put(other)
     shorter = instant_plan(model.times[::2], 3)
@@ -87,15 +117,32 @@ def test_a_plan_is_found_by_its_name(model, shelf):
         shelf.named("another")
     assert put.title.startswith("4 of 10 steps, fitted (")
     assert Shelved("a", fitted(model, 4, flow=True), ships=True).title == (
-        "4 of 10 steps, fitted to the flow (ships with the model)"
+        "4 of 10 steps, fitted to the flow (shipped)"
     )
 
 
 def test_the_store_does_not_grow_without_end(model, shelf, monkeypatch):
-    monkeypatch.setattr("tacache.studio.shelf.MOST", 1)
+    monkeypatch.setattr("tacache.studio.shelf.MAX_PLANS", 1)
     shelf.put(fitted(model, 4))
     with pytest.raises(PlanError, match="1 plans"):
         shelf.put(fitted(model, 5))
+
+
+def test_plans_of_a_joint_model_have_all_of_its_latents(store):
+    model = tiny_model("ltx2")
+    assert list(model.signature.latents) == ["audio"]
+    shelf = Shelf(model, store)
+    plan = choose(Known(model, shelf), "linear", 4).plan
+    assert plan.latents["audio"].times == model.latents["audio"]
+    learned = {"rule": "fitted", "certificate": fitted(model, 4).certificate}
+    shelf.put(plan.model_copy(update={"origin": model.origin, **learned}))
+    assert [one.plan.rule for one in shelf.fitted()] == ["fitted"]
+
+
+def test_an_own_plan_is_for_its_steps(model, shelf):
+    own = instant_plan(model.times, 6)
+    with pytest.raises(PlanError, match="set the steps to 10"):
+        choose(Known(model.with_steps(8), shelf, own=own), "own", 6)
 
 
 def test_a_plan_from_a_profile_fits(model, shelf, tiny_profile):

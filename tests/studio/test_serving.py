@@ -11,14 +11,16 @@ pytest.importorskip("gradio")
 from tacache.errors import TACacheError
 from tacache.studio.server import Opening, free_port, serving
 
+pytestmark = pytest.mark.slow
+
 
 def get(address):
     with urllib.request.urlopen(address, timeout=20) as answer:
         return answer.read().decode(), answer.headers
 
 
-def test_the_page_comes_from_this_machine_alone(model, shelf):
-    with serving(model, shelf, Opening(port=0)) as address:
+def test_the_page_comes_from_this_machine_alone(model, store):
+    with serving(model, store, Opening(port=0)) as address:
         text, headers = get(address)
         assert address.startswith("http://127.0.0.1:")
         assert "default-src 'self'" in headers["content-security-policy"]
@@ -30,24 +32,24 @@ def test_the_page_comes_from_this_machine_alone(model, shelf):
         port = int(address.rsplit(":", 1)[1].strip("/"))
         with (
             pytest.raises(TACacheError, match=f"port {port}"),
-            serving(model, shelf, Opening(port=port)),
+            serving(model, store, Opening(port=port)),
         ):
             pytest.fail("the port is taken")
 
 
-def test_without_the_password_nobody_sees_anything(model, shelf):
-    with serving(model, shelf, Opening(port=0, auth=("me", "secret"))) as address:
+def test_without_the_password_nobody_sees_anything(model, store):
+    with serving(model, store, Opening(port=0, auth=("me", "secret"))) as address:
         for path in ("config", "gradio_api/info"):
             with pytest.raises(urllib.error.HTTPError) as caught:
                 get(f"{address}{path}")
             assert caught.value.code in (401, 403, 404), path
 
 
-def test_large_uploads_are_refused(model, shelf):
-    with serving(model, shelf, Opening(port=0)) as address:
+def test_large_uploads_are_refused(model, store):
+    with serving(model, store, Opening(port=0)) as address:
         body = (
             b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.json"\r\n'
-            b"Content-Type: application/json\r\n\r\n" + b" " * (3 * 2**20) + b"\r\n--x--\r\n"
+            b"Content-Type: application/json\r\n\r\n" + b" " * (5 * 2**19) + b"\r\n--x--\r\n"
         )
         headers = {"Content-Type": "multipart/form-data; boundary=x"}
         asked = urllib.request.Request(f"{address}gradio_api/upload", body, headers)

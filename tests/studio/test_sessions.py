@@ -1,3 +1,6 @@
+from tests.studio.conftest import STEPS
+from tests.studio.test_choices import fitted
+
 from tacache.studio.sessions import Session
 
 
@@ -28,7 +31,7 @@ def test_who_leaves_is_stopped_and_forgotten(studio):
 
 
 def test_who_was_away_longest_is_forgotten_first(studio, monkeypatch):
-    monkeypatch.setattr("tacache.studio.sessions.MOST", 2)
+    monkeypatch.setattr("tacache.studio.sessions.MAX_SESSIONS", 2)
     first, second = studio.session("a"), studio.session("b")
     assert studio.session("a") is first
     studio.session("c")
@@ -47,3 +50,14 @@ def test_a_new_job_stops_the_one_before_of_its_kind(studio):
     assert not learning.is_set()
     session.stop()
     assert learning.is_set()
+
+
+def test_what_a_person_sees_follows_the_steps_that_are_set(studio, shelf):
+    me, you = studio.session("me"), studio.session("you")
+    shelf.put(fitted(studio.model, 4))
+    me.steps = 8
+    mine, yours = studio.known(me), studio.known(you)
+    assert (mine.model.steps, yours.model.steps) == (8, STEPS)
+    assert (mine.profile.steps, yours.profile.steps) == (8, STEPS)
+    assert (len(mine.shelf.plans()), len(yours.shelf.plans())) == (0, 1)
+    assert studio.known(me).rivals is mine.rivals

@@ -4,7 +4,7 @@ import pytest
 
 from tacache.errors import TACacheError
 from tacache.plan import make_plan
-from tacache.studio.uploads import LARGEST, profile_on, read_upload
+from tacache.studio.shelf import MAX_BYTES, profile_on, read_upload
 
 
 def test_plans_and_profiles_are_told_apart(tiny_profile, tmp_path):
@@ -16,16 +16,16 @@ def test_plans_and_profiles_are_told_apart(tiny_profile, tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "no JSON"),
-        (b"{", "no JSON"),
-        (b"\xff\xfe", "no JSON"),
-        (b"[1, 2]", "neither a plan nor a profile"),
-        (b'{"format": "tacache-frontier"}', "neither a plan nor a profile"),
-        (b'{"format": ["tacache-plan"]}', "neither a plan nor a profile"),
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[1, 2]", "neither a tacache-plan"),
+        (b'{"format": "tacache-frontier"}', "neither a tacache-plan"),
+        (b'{"format": ["tacache-plan"]}', "neither a tacache-plan"),
         (b'{"format": "tacache-plan", "version": 99}', "version 99"),
         (b'{"format": "tacache-plan", "version": 1, "rule": "tasu"}', "field"),
-        (b"[" * 100_000, "no JSON"),
-        (b" " * (LARGEST + 1), "larger than 1 MiB"),
+        (b"[" * 100_000, "not JSON"),
+        (b" " * (MAX_BYTES + 1), "more than 1 MiB"),
     ],
 )
 def test_a_malformed_file_is_a_sentence(tmp_path, content, sentence):
@@ -46,11 +46,11 @@ def test_an_unknown_field_is_refused(tiny_profile, tmp_path):
 
 def test_a_profile_comes_to_the_grid_of_the_model(tiny_profile):
     half = tiny_profile.times[::2]
-    assert profile_on(tiny_profile, half, tiny_profile.host.model).times == half
+    assert profile_on(tiny_profile, half, tiny_profile.origin.model).times == half
     with pytest.raises(TACacheError, match="this is another"):
         profile_on(
             tiny_profile.model_copy(
-                update={"host": tiny_profile.host.model_copy(update={"model": "one"})}
+                update={"origin": tiny_profile.origin.model_copy(update={"model": "one"})}
             ),
             half,
             "another",

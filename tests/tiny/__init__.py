@@ -2,50 +2,17 @@
 
 from __future__ import annotations
 
-from tests.tiny import (
-    auraflow,
-    bria,
-    chroma,
-    cogview,
-    flux,
-    flux2,
-    hidream,
-    hunyuan,
-    ltx,
-    ltx2,
-    lumina,
-    mochi,
-    modular,
-    qwen,
-    sana,
-    sd3,
-    sdxl,
-    skyreels,
-    wan,
-)
+from tests.tiny.configurations import TABLE
 from tests.tiny.entry import PROMPT, Tiny
+from tests.tiny.further import TABLE as FURTHER_TABLE
+from tests.tiny.further_embedded import TABLE as EMBEDDED_TABLE
+from tests.tiny.further_modular import TABLE as FURTHER_MODULAR_TABLE
+from tests.tiny.modular import TABLE as MODULAR_TABLE
 
-FAMILIES = (
-    flux,
-    sd3,
-    wan,
-    qwen,
-    hunyuan,
-    ltx,
-    ltx2,
-    lumina,
-    sana,
-    auraflow,
-    chroma,
-    bria,
-    cogview,
-    hidream,
-    mochi,
-    flux2,
-    sdxl,
-    skyreels,
-    modular,
-)
-PIPELINES: dict[str, Tiny] = {tiny.name: tiny for family in FAMILIES for tiny in family.PIPELINES}
+PIPELINES: dict[str, Tiny] = {tiny.name: tiny for tiny in (*TABLE, *MODULAR_TABLE)}
+# Variants and newer models, each of which is run once, for the page of pipelines.
+FURTHER: dict[str, Tiny] = {
+    tiny.name: tiny for tiny in (*FURTHER_TABLE, *EMBEDDED_TABLE, *FURTHER_MODULAR_TABLE)
+}
 
-__all__ = ["PIPELINES", "PROMPT", "Tiny"]
+__all__ = ["FURTHER", "PIPELINES", "PROMPT", "Tiny"]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         CLIPVisionModel,
         PreTrainedModel,
         PreTrainedTokenizerBase,
+        Siglip2VisionModel,
         T5EncoderModel,
         UMT5EncoderModel,
     )
@@ -65,17 +66,33 @@ def umt5_text() -> UMT5EncoderModel:
     return UMT5EncoderModel(UMT5Config(**t5_shape(WIDTH)))
 
 
-def clip_vision() -> CLIPVisionModel:
-    """CLIP's image tower for pictures of 16 x 16, as Wan's image-to-video reads them."""
+def clip_vision(width: int = WIDTH, size: int = 16, patch: int = 8) -> CLIPVisionModel:
+    """CLIP's image tower, as Wan's image-to-video reads pictures of this size."""
     from transformers import CLIPVisionConfig, CLIPVisionModel
 
     return CLIPVisionModel(
         CLIPVisionConfig(
-            hidden_size=WIDTH,
+            hidden_size=width,
             intermediate_size=WIDTH,
             num_hidden_layers=2,
             num_attention_heads=2,
-            image_size=16,
+            image_size=size,
+            patch_size=patch,
+        )
+    )
+
+
+def siglip_vision() -> Siglip2VisionModel:
+    """SigLIP 2's image tower, for pictures cut into 16 patches at most."""
+    from transformers import Siglip2VisionConfig, Siglip2VisionModel
+
+    return Siglip2VisionModel(
+        Siglip2VisionConfig(
+            hidden_size=WIDTH,
+            intermediate_size=WIDTH,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_patches=16,
             patch_size=8,
         )
     )
@@ -106,7 +123,7 @@ def decoder(model: str, tokenizer: PreTrainedTokenizerBase, **overrides: int) ->
     return model_class(model_class.config_class(**decoder_shape(tokenizer) | overrides))
 
 
-def qwen_vision_language(tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+def qwen_vision_language(tokenizer: PreTrainedTokenizerBase, layers: int = 2) -> PreTrainedModel:
     """Qwen 2.5 VL, with a vision tower of one block."""
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
@@ -125,8 +142,9 @@ def qwen_vision_language(tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
         "vision_start_token_id": "<|vision_start|>",
         "vision_end_token_id": "<|vision_end|>",
     }
+    text = {"rope_parameters": rope, "num_hidden_layers": layers}
     config = Qwen2_5_VLConfig(
-        text_config=decoder_shape(tokenizer) | {"rope_parameters": rope},
+        text_config=decoder_shape(tokenizer) | text,
         vision_config=vision,
         **{name: tokenizer.convert_tokens_to_ids(mark) for name, mark in marks.items()},
     )

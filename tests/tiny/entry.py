@@ -39,5 +39,6 @@ class Tiny:
     call: Callable[[], dict[str, Any]]
     denoisers: tuple[str, ...] = ("transformer",)
     calls_per_step: int = 1
+    calls_before: int = 0  # of a denoiser, whatever the steps
     latent_output: str = "latent"
     output: Callable[[Any], Tensor] = first_output

@@ -5,18 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tests.tiny import flux, flux2, ltx, ltx2, lumina, qwen, sd3, wan
+from tests.tiny.configurations import TABLE as TWIN_TABLE
 from tests.tiny.entry import Tiny
 
 if TYPE_CHECKING:
     from diffusers import ModularPipeline
     from torch import Tensor
 
-TWINS = {
-    tiny.name: tiny
-    for family in (flux, flux2, ltx, ltx2, lumina, qwen, sd3, wan)
-    for tiny in family.PIPELINES
-}
+TWINS = {tiny.name: tiny for tiny in TWIN_TABLE}
 
 # The twin's decoder is not made for use.
 SILENT = {"output_type": "latent", "output": ["latents", "audio_latents"]}
@@ -66,7 +62,7 @@ def modular(name: str, blocks: str, twin: str, calls_per_step: int, **options: A
     )
 
 
-PIPELINES = [
+TABLE = [
     modular("modular-flux", "FluxAutoBlocks", "flux", 1),
     modular("modular-flux-kontext", "FluxKontextAutoBlocks", "flux", 1),
     modular("modular-flux2", "Flux2AutoBlocks", "flux2", 1),

@@ -45,7 +45,7 @@ def seeded(assemble: Callable[..., DiffusionPipeline]) -> Callable[..., Diffusio
 def initialise(module: nn.Module) -> None:
     """Matrices near unit gain let time and prompt through; zeros would give a constant velocity."""
     for parameter in module.parameters():
-        if parameter.dim() > 1:
+        if parameter.dim() > 1 and parameter.numel():
             parameter.normal_(std=GAIN * parameter[0].numel() ** -0.5)
         elif not parameter.any():
             parameter.normal_(std=0.05)

@@ -3,9 +3,11 @@
 import ast
 from pathlib import Path
 
+import pytest
 import torch
-
 from training import flow
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tacache.diffusers import loading
+from tacache.diffusers import pipeline_loading
 from tacache.work.processes import Claims, Processes
 
 
@@ -46,4 +46,4 @@ def test_more_processes_than_devices_share_them(monkeypatch, rank, devices, expe
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
     monkeypatch.setenv("LOCAL_RANK", str(rank))
-    assert loading.default_device() == f"cuda:{expected}"
+    assert pipeline_loading.default_device() == f"cuda:{expected}"

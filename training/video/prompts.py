@@ -10,8 +10,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from tacache.lab.demo.run import VIDEO_CALIBRATION, VIDEO_PROMPTS
 from tacache.models import embedded
+from tacache_lab.demo.demo_request import VIDEO_CALIBRATION, VIDEO_PROMPTS
 from training.emoji import Thing, load_vocabulary
 from training.prompts import SET_SIZE, SETS, Prompt, write_lines
 from training.video.captions import caption

@@ -23,7 +23,7 @@ from training.video.emoji import Animations
 from training.video.motions import NUMBERS, track
 from training.video.scenes import Clip
 
-MOST = 2  # objects in a clip
+MAX_OBJECTS = 2  # objects in a clip
 FINER = 2  # drawn at so many times the size
 
 
@@ -79,9 +79,9 @@ def make_bank(
 
 def pack(clips: Sequence[Clip], bank: Bank) -> Arrays:
     """Tensors of clips, on the CPU."""
-    row = np.full((len(clips), MOST), -1, dtype=np.int64)
-    animated = np.zeros((len(clips), MOST), dtype=bool)
-    paths = np.zeros((len(clips), MOST, NUMBERS), dtype=np.float32)
+    row = np.full((len(clips), MAX_OBJECTS), -1, dtype=np.int64)
+    animated = np.zeros((len(clips), MAX_OBJECTS), dtype=bool)
+    paths = np.zeros((len(clips), MAX_OBJECTS, NUMBERS), dtype=np.float32)
     paths[..., 2] = 1.0  # a size that divides
     for n, clip in enumerate(clips):
         for layer, actor in enumerate(clip.actors):
@@ -98,7 +98,7 @@ def render(arrays: Arrays, bank: Bank) -> Tensor:
     """Clips, uint8 (count, 3, FRAMES, SIZE, SIZE), on the device of the bank."""
     arrays = arrays.to(bank.stills.device)
     canvas = gradients(arrays.shades, arrays.angle)[:, None].repeat(1, FRAMES, 1, 1, 1)
-    for layer in range(MOST):
+    for layer in range(MAX_OBJECTS):
         for animated in (False, True):
             here = (arrays.row[:, layer] >= 0) & (arrays.animated[:, layer] == animated)
             chosen = here.nonzero()[:, 0]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from training.text import token_ids as padded_ids
 from training.video.config import TEXT_ENCODER, TOKENS
 
 PIECES = 2400
@@ -50,15 +51,8 @@ def make_tokenizer(captions: Iterable[str], pieces: int = PIECES) -> Any:
 
 
 def token_ids(tokenizer: Any, captions: Sequence[str]) -> Tensor:
-    """Token ids (captions, TOKENS), padded and cut as the pipeline does."""
-    ids: Tensor = tokenizer(
-        list(captions),
-        padding="max_length",
-        max_length=TOKENS,
-        truncation=True,
-        return_tensors="pt",
-    ).input_ids
-    return ids.to(torch.int16)
+    """Return token ids (captions, TOKENS) in as few bytes as a corpus needs."""
+    return padded_ids(tokenizer, captions, TOKENS).to(torch.int16)
 
 
 def make_encoder(tokenizer: Any, **overrides: Any) -> Any:

@@ -9,19 +9,21 @@ from typing import Any
 
 from torch import Tensor
 
-from tacache.bagel.held import BagelRun, BagelSteps
+from tacache.bagel.held_call import BagelEuler, BagelTrajectory
 from tacache.bagel.host import Evaluate, Following, model_of, put, replaced
 from tacache.bagel.inferencer import BagelHost
 from tacache.bagel.matching import check_host, fit_to_run, logger
-from tacache.bagel.runs import Run, describe
+from tacache.bagel.runs import BagelRun, describe
 from tacache.errors import TACacheError
-from tacache.host import Call, Host, Pixels
-from tacache.host.accelerating import Chooser
-from tacache.host.learning import Kept, RunRecord
-from tacache.host.settings import Setting
-from tacache.host.wish import wish_of
+from tacache.fitting.quality_goal import Measure
+from tacache.hosts import Call, Host, Pixels
+from tacache.hosts.accelerate_options import AccelerateOptions
+from tacache.hosts.choosing import Chooser
+from tacache.hosts.learning import RecordedSample, RunRecord
 from tacache.plan import Plan
 from tacache.prompts import Sample
+from tacache.storage.signature import RunSignature
+from tacache.velocity import check_full_run
 
 INFERENCE = "interleave_inference"  # the inferencer's method that prompts go through
 # of its arguments, those that are no settings of a picture
@@ -34,6 +36,9 @@ def accelerate(
     *,
     speedup: float | None = None,
     evaluations: int | None = None,
+    like_steps: int | None = None,
+    min_psnr: float | None = None,
+    psnr_of: Measure = "mean",
     learn: int = 0,
     plan: Plan | str | Path | None = None,
 ) -> None:
@@ -41,11 +46,37 @@ def accelerate(
 
     Arguments and what happens at each run are those of `tacache.diffusers.accelerate`. Calls of an
     InterleaveInferencer with a prompt are learned from. `remove(model)` undoes it.
+
+    Args:
+        model: A Bagel or its inferencer.
+        speedup: Steps per evaluation.
+        evaluations: How often a run evaluates the model, in place of a speedup; without either the
+            usual number for its steps.
+        like_steps: The Euler steps that are as near to the flow as the result shall be.
+        min_psnr: The PSNR in dB that pictures shall have to those of the full run.
+        psnr_of: Whether that is the mean over pictures, or with "p5" their 5th percentile.
+        learn: How many samples run in full and teach a fitted plan.
+        plan: One plan for all runs, or its file.
+
+    Raises:
+        HostError: The model is no BAGEL, or the plan is for another model.
+
     """
-    bagel, wish = model_of(model), wish_of(speedup, evaluations, learn, plan)
-    if wish.plan is not None:
-        check_host(bagel, wish.plan)
-    put(bagel, Accelerating(bagel, Chooser(wish, logger)))
+    bagel, options = (
+        model_of(model),
+        AccelerateOptions(
+            speedup=speedup,
+            evaluations=evaluations,
+            like_steps=like_steps,
+            min_psnr=min_psnr,
+            psnr_of=psnr_of,
+            learn=learn,
+            plan=plan,
+        ),
+    )
+    if options.own_plan is not None:
+        check_host(bagel, options.own_plan)
+    put(bagel, Accelerating(bagel, Chooser(options, logger)))
 
 
 class Accelerating(Following):
@@ -56,89 +87,96 @@ class Accelerating(Following):
         self._model, self.chooser = model, chooser
         self._record: RunRecord | None = None
 
-    def start(self, run: Run) -> None:
+    def start(self, run: BagelRun) -> None:
         """Choose for this run."""
         origin = describe(self._model, run)
         if not run.alike:  # no plan of the store is for several sizes at once
             origin = origin.model_copy(update={"weights": None})
-        self._setting = Setting(origin, run.times, run.breaks, len(run.times) - 1)
-        chosen = self.chooser.choose(self._setting, RunningSource(self._model, run))
+        self._setting = RunSignature(origin, run.times, run.breaks, len(run.times) - 1)
+        chosen = self.chooser.choose(self._setting, InferencerSource(self._model, run))
         self._record, self._step = chosen.record, 0
         self.follow(run, chosen.plan and fit_to_run(chosen.plan, run))
 
     def velocity(self, x: Tensor, evaluate: Evaluate) -> Tensor:
-        """That of the plan, or the model's own, which is recorded where it is learned from."""
+        """Return that of the plan, or the model's own, recorded where it is learned from."""
         if self.run_plan is not None:
             return super().velocity(x, evaluate)
-        v = evaluate()
+        v, step, self._step = evaluate(), self._step, self._step + 1
+        if self._step == self._setting.steps:
+            for part in (x, v):  # on two devices, maybe
+                check_full_run(part)
         if self._record is not None:
-            self._see(self._record, x, v)
+            self._see(self._record, x, v, step)
         return v
 
     def leave(self) -> None:
-        """Another process may go on learning."""
+        """Let another process go on learning."""
         self.chooser.close()
 
-    def _see(self, record: RunRecord, x: Tensor, v: Tensor) -> None:
+    def _see(self, record: RunRecord, x: Tensor, v: Tensor, step: int) -> None:
         """Record a full step; what goes wrong with that stops no run."""
-        n, self._step = self._step, self._step + 1
         try:
-            x_next = BagelSteps(self._setting.times).move(x, v.to(x.device), n, n + 1)
+            x_next = BagelEuler(self._setting.times).move(x, v.to(x.device), step, step + 1)
             record.see(x[None], v[None].to(x.device), x_next[None])
         except (TACacheError, OSError) as error:
             self._record = None
             self.chooser.give_up(self._setting, str(error))
 
 
-class RunningSource:
-    """The inferencer's running call, for a fit to come (`tacache.host.accelerating.Source`)."""
+class InferencerSource:
+    """The inferencer's running call, for a fit to come (`tacache.hosts.choosing.Source`)."""
 
-    def __init__(self, model: Any, run: Run) -> None:
+    def __init__(self, model: Any, run: BagelRun) -> None:
         self._model, self._run = model, run
         self._inferencer, self._arguments = inferencer_call(model)
 
     def refusal(self) -> str | None:
-        """Why calls like this one cannot be made again."""
+        """Return why calls like this one cannot be made again."""
         inputs = self._arguments.get("input_lists")
         if self._inferencer is None:
             return "it is not one of an InterleaveInferencer, so its prompt is not known"
         if len(self._run.lengths) != 1:
             return "it packs several images"
-        if not (isinstance(inputs, list | tuple) and [type(one) for one in inputs] == [str]):
+        if not (isinstance(inputs, list | tuple) and [type(part) for part in inputs] == [str]):
             return "it has other inputs than one prompt, and pictures are not kept"
         if self._arguments.get("think"):
             return "it thinks first, and would think something else the next time"
         return None
 
+    def advice(self, learns: bool) -> str:
+        """Return what makes a better plan than an instant one for calls like this one."""
+        fitting = "fit_plan (`tacache fit`) fits one to this model"
+        return fitting if learns or self.refusal() else f"accelerate(..., learn=8) or {fitting}"
+
     def call_of(self, row: int, rows: int) -> dict[str, Any]:
-        """The prompt, and the plain arguments of the inferencer."""
+        """Return the prompt, and the plain arguments of the inferencer."""
         (text,) = self._arguments["input_lists"]
         plain = {n: _plain(v) for n, v in self._arguments.items() if n not in NO_SETTINGS}
         return {"text": text, **{n: v for n, v in plain.items() if v is not None}}
 
-    def host(self, samples: Sequence[Kept]) -> tuple[Host, Call]:
-        """The inferencer without a plan, called as it was for each sample."""
-        return KeptCalls(self._inferencer, samples), {}
+    def host(self, samples: Sequence[RecordedSample]) -> tuple[Host, Call]:
+        """Return the inferencer without a plan, called as it was for each sample."""
+        return KeptPrompts(self._inferencer, samples), {}
 
 
-class KeptCalls(BagelHost):
+class KeptPrompts(BagelHost):
     """An inferencer whose sample with seed i is that of the i-th kept call."""
 
-    def __init__(self, inferencer: Any, samples: Sequence[Kept]) -> None:
+    def __init__(self, inferencer: Any, samples: Sequence[RecordedSample]) -> None:
         super().__init__(inferencer)
         self.samples = samples
 
     @contextmanager
     def open(
         self, sample: Sample, call: Call, times: Sequence[float] | None = None
-    ) -> Iterator[BagelRun]:
-        """A kept call, from its own noise."""
-        with super().open(*self._kept(sample), times) as run:
+    ) -> Iterator[BagelTrajectory]:
+        """Hold a kept call, from its own noise."""
+        with super().open(*self._kept(sample, call), times) as run:
             run.noise = self.samples[sample.seed].noise.to(run.noise)
             yield run
 
     def draw(self, sample: Sample, call: Call) -> Pixels:
-        """The picture of a kept call, from its own noise."""
+        """Draw the picture of a kept call, from its own noise."""
         whole, noise = self.model.generate_image, self.samples[sample.seed].noise[0]
 
         def from_noise(*args: Any, **kwargs: Any) -> Any:
@@ -146,15 +184,16 @@ class KeptCalls(BagelHost):
             return whole(*args, packed_init_noises=noise.to(drawn), **kwargs)
 
         with replaced(self.model, generate_image=from_noise):
-            return super().draw(*self._kept(sample))
+            return super().draw(*self._kept(sample, call))
 
-    def _kept(self, sample: Sample) -> tuple[Sample, Call]:
-        call = dict(self.samples[sample.seed].call)
-        return Sample(call.pop("text"), sample.seed), call
+    def _kept(self, sample: Sample, call: Call) -> tuple[Sample, Call]:
+        """Return a kept call with what a fit asks beside it, such as another number of steps."""
+        kept = {**self.samples[sample.seed].call, **call}
+        return Sample(kept.pop("text"), sample.seed), kept
 
 
 def inferencer_call(model: Any) -> tuple[Any, dict[str, Any]]:
-    """The inferencer whose call runs this model, and its arguments; (None, {}) if none does."""
+    """Return the inferencer whose call runs this model, and its arguments; (None, {}) if none."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == INFERENCE:
@@ -167,7 +206,7 @@ def inferencer_call(model: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value that a file can hold; None for anything else."""
+    """Return a value that a file can hold; None for anything else."""
     if isinstance(value, list | tuple):
-        return list(value) if all(isinstance(one, PLAIN) for one in value) else None
+        return list(value) if all(isinstance(part, PLAIN) for part in value) else None
     return value if isinstance(value, PLAIN) else None

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tacache.bagel.matching import check_host, fit_to_run
-from tacache.bagel.runs import Run, images_of, run_of
+from tacache.bagel.runs import BagelRun, changes_at, images_of, run_of
 from tacache.errors import HostError
 from tacache.plan import Plan, as_plan
 from tacache.stepper import Stepper
@@ -34,11 +34,11 @@ Evaluate = Callable[..., Tensor]
 class Watcher(Protocol):
     """Who is asked for the velocities of BAGEL's runs."""
 
-    def start(self, run: Run) -> None:
-        """A run begins."""
+    def start(self, run: BagelRun) -> None:
+        """Begin a run."""
 
     def velocity(self, x: Tensor, evaluate: Evaluate) -> Tensor:
-        """The velocity of the next step, at state x."""
+        """Return the velocity of the next step, at state x."""
 
 
 class Following:
@@ -46,44 +46,85 @@ class Following:
 
     def __init__(self, plan: Plan | None) -> None:
         self.plan = self.run_plan = plan
-        self._run: Run | None = None
+        self._run: BagelRun | None = None
         self._steppers: list[Stepper] = []
+        self._average = torch.empty(0)  # up to the next of the plan's own times
 
-    def start(self, run: Run) -> None:
+    def start(self, run: BagelRun) -> None:
         """Fit the plan to the run, unless it is one like the last."""
         if run != self._run and self.plan is not None:
             self.run_plan = fit_to_run(self.plan, run)
         self.follow(run, self.run_plan)
 
-    def follow(self, run: Run, plan: Plan | None) -> None:
+    def follow(self, run: BagelRun, plan: Plan | None) -> None:
         """Begin a run under a plan that was fitted to it; None for full steps."""
         self._run, self.run_plan = run, plan
         self._steppers = [] if plan is None else [Stepper(plan) for _ in run.lengths]
+        self._number = 0  # of the loop's step, where the plan has times of its own
 
     def leave(self) -> None:
-        """The model gets its own methods back."""
+        """Let go of what is kept, as the model gets its own methods back."""
 
     def velocity(self, x: Tensor, evaluate: Evaluate) -> Tensor:
-        """Evaluated at anchors, for all images at once; rebuilt image by image between them."""
+        """Evaluate at anchors, all images at once; between them rebuild image by image."""
         assert self._run is not None
+        assert self.run_plan is not None
+        if self.run_plan.has_own_times:
+            return self._across_nodes(x, evaluate, self._run, self.run_plan)
         states = images_of(x, self._run)
         evaluates = self._steppers[0].evaluates
         known = images_of(check_velocity(evaluate(), x), self._run) if evaluates else states
         with without_autocast():
-            made = [
+            velocities = [
                 stepper.velocity(state[None], functools.partial(_as_sample, v))[0]
                 for stepper, state, v in zip(self._steppers, states, known, strict=True)
             ]
         if self._steppers[0].is_done:
-            for part in (x, *made):  # on two devices, maybe
+            for part in (x, *velocities):  # on two devices, maybe
                 check_finite(part)
-        return made[0] if len(made) == 1 else torch.cat(made)
+        return velocities[0] if len(velocities) == 1 else torch.cat(velocities)
+
+    def _across_nodes(self, x: Tensor, evaluate: Evaluate, run: BagelRun, plan: Plan) -> Tensor:
+        """Return the velocity of a step of the loop, evaluated at the plan's own times within it.
+
+        The loop makes its own steps; between two of the plan's times it moves in a straight line.
+        """
+        t, end = run.times[self._number : self._number + 2]
+        length, state, stepper = t - end, x, self._steppers[0]
+        while t > end:
+            if not stepper.is_done and t <= plan.times[stepper.step]:
+                v = check_velocity(evaluate(x_t=state, **changes_at(t, evaluate, run)), x)
+                self._average = self._jumped(state, v, run)
+            stop = end if stepper.is_done else max(end, plan.times[stepper.step])
+            state, t = state - (t - stop) * self._average, stop
+        self._number += 1
+        return check_finite((x - state) / length).to(self._average.dtype)
+
+    def _jumped(self, x: Tensor, v: Tensor, run: BagelRun) -> Tensor:
+        """Return the average velocity up to the plan's next time, image by image."""
+        with without_autocast():
+            averages = [
+                stepper.jump(state[None], functools.partial(_as_sample, part))[0]
+                for stepper, state, part in zip(
+                    self._steppers, images_of(x, run), images_of(v, run), strict=True
+                )
+            ]
+        return torch.cat(averages)
 
 
 def apply(model: Any, plan: Plan | str | Path) -> None:
     """Make `model` (a Bagel or its inferencer) follow a plan, or the plan of a file.
 
     Call the model as before. A plan that is already applied is replaced.
+
+    Args:
+        model: A Bagel or its inferencer.
+        plan: The plan, or the path of its file.
+
+    Raises:
+        HostError: The model is no BAGEL, or the plan is for another model.
+        PlanError: The plan is none.
+
     """
     bagel, plan = model_of(model), as_plan(plan)
     check_host(bagel, plan)
@@ -104,7 +145,15 @@ def _leave(bagel: Any) -> None:
 
 
 def remove(model: Any) -> None:
-    """Give the model back the methods it had before `apply` or `accelerate`."""
+    """Give the model back the methods it had before `apply` or `accelerate`.
+
+    Args:
+        model: A Bagel or its inferencer.
+
+    Raises:
+        HostError: The model is no BAGEL.
+
+    """
     bagel = model_of(model)
     _leave(bagel)
     for name in METHODS:
@@ -120,6 +169,17 @@ def applied(model: Any, plan: Plan | str | Path) -> Iterator[Following]:
     """Apply a plan for the length of a `with` block; then the former plan is put back, if any.
 
     The block's value says in `run_plan` how the latest run was planned.
+
+    Args:
+        model: A Bagel or its inferencer.
+        plan: The plan, or the path of its file.
+
+    Yields:
+        What follows the plan.
+
+    Raises:
+        HostError: The model is no BAGEL, or the plan is for another model.
+
     """
     bagel, plan = model_of(model), as_plan(plan)
     following = Following(plan)
@@ -130,7 +190,7 @@ def applied(model: Any, plan: Plan | str | Path) -> Iterator[Following]:
 
 @contextmanager
 def without_plan(model: Any) -> Iterator[None]:
-    """Full steps for the length of a `with` block, whatever plan was applied before."""
+    """Make full steps for the length of a `with` block, whatever plan was applied before."""
     bagel = model_of(model)
     with replaced(bagel, **{name: plain_method(bagel, name) for name in METHODS}):
         yield
@@ -144,7 +204,7 @@ def watching(model: Any, watcher: Watcher) -> Iterator[None]:
 
 
 def shadows(model: Any, watcher: Watcher) -> dict[str, Any]:
-    """What stands before the model's methods, by their names, to ask `watcher` for velocities."""
+    """Return what stands before the model's methods, by name, to ask `watcher` for velocities."""
     check_taylorseer(model)
     whole, flow = (plain_method(model, name) for name in METHODS)
     running = threading.Lock()
@@ -174,7 +234,7 @@ def shadows(model: Any, watcher: Watcher) -> dict[str, Any]:
 
 
 def followed_plan(model: Any) -> Plan | None:
-    """The plan as the model's latest run took it; None where no plan is in force."""
+    """Return the plan as the model's latest run took it; None where no plan is in force."""
     watcher = getattr(model_of(model).generate_image, WATCHER, None)
     return watcher.run_plan if isinstance(watcher, Following) else None
 
@@ -191,7 +251,7 @@ def without_autocast() -> Iterator[None]:
 
 @contextmanager
 def replaced(owner: Any, **values: Any) -> Iterator[None]:
-    """Attributes of an object itself set to these values for the length of a `with` block."""
+    """Set attributes of an object itself for the length of a `with` block."""
     before = {name: owner.__dict__[name] for name in values if name in owner.__dict__}
     try:
         for name, value in values.items():
@@ -206,7 +266,7 @@ def replaced(owner: Any, **values: Any) -> Iterator[None]:
 
 
 def model_of(host: Any) -> Any:
-    """The Bagel itself, of a Bagel or of an inferencer that has one."""
+    """Return the Bagel itself, of a Bagel or of an inferencer that has one."""
     for candidate in (host, getattr(host, "model", None)):
         if all(callable(getattr(candidate, name, None)) for name in METHODS):
             return candidate
@@ -216,7 +276,7 @@ def model_of(host: Any) -> Any:
 
 
 def plain_method(model: Any, name: str) -> Any:
-    """The model's method as it is without us."""
+    """Return the model's method as it is without us."""
     method = getattr(model, name)
     return getattr(method, PLAIN, method)
 
@@ -233,5 +293,5 @@ def check_taylorseer(model: Any, asked: bool = False) -> None:
 
 
 def _as_sample(v: Tensor) -> Tensor:
-    """One image's velocity with a dim of samples: norms run over all of its tokens."""
+    """Give one image's velocity a dim of samples: norms run over all of its tokens."""
     return v[None]

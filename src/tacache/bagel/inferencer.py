@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacache import host as verbs
-from tacache.bagel.held import BagelRun, BagelSteps, Held
+from tacache import hosts as verbs
+from tacache.bagel.held_call import BagelEuler, BagelTrajectory, HeldCall
 from tacache.bagel.host import (
     Evaluate,
     applied,
@@ -21,15 +21,16 @@ from tacache.bagel.host import (
     watching,
     without_plan,
 )
-from tacache.bagel.making import Generate, maker_of, pixels_of, quiet
-from tacache.bagel.runs import Run, denoiser_name, describe, images_of, model_name
+from tacache.bagel.maker import Generate, maker_of, pixels_of, quiet
+from tacache.bagel.runs import BagelRun, denoiser_name, describe, images_of, model_name
 from tacache.calibration import Recorder
 from tacache.errors import HostError
-from tacache.fitting.flow import Target
-from tacache.fitting.walking import Walk
+from tacache.fitting import chosen_plan
+from tacache.fitting.fit_options import FitOptions
+from tacache.fitting.integrators import Integrator
 from tacache.grid import as_times
-from tacache.host import Call, Pixels
-from tacache.plan import LONGEST, Plan
+from tacache.hosts import Call, Pixels
+from tacache.plan import Plan
 from tacache.profile import Profile
 from tacache.prompts import Sample
 from tacache.work.processes import ALONE, Processes
@@ -51,6 +52,22 @@ def calibrate(
     with `generate(prompt, **call)`, your own function that calls it, with one packed image or
     several. `prompts` is a list or a file. `resume` names a file that keeps finished runs, so that
     a killed calibration goes on where it stopped.
+
+    Args:
+        host: An InterleaveInferencer, or a Bagel with `generate`.
+        prompts: A list of prompts, or a file of them.
+        seeds: The seeds that each prompt runs with.
+        generate: A function of a prompt that calls the Bagel.
+        resume: The file that keeps finished runs.
+        progress: Whether to show a bar.
+        call: The call's other arguments.
+
+    Returns:
+        The profile of all runs.
+
+    Raises:
+        HostError: An argument is unknown, or images differ in size.
+
     """
     return verbs.calibrate(
         BagelHost(host, generate), prompts, call=call, seeds=seeds, resume=resume, progress=progress
@@ -58,46 +75,68 @@ def calibrate(
 
 
 def fit_plan(
-    host: Any, prompts: str | Path | Iterable[str], *, evaluations: int, **options: Any
+    host: Any,
+    prompts: str | Path | Iterable[str],
+    *,
+    evaluations: int | None = None,
+    **options: Any,
 ) -> Plan:
-    """Fit a plan with this many evaluations to full-step runs of BAGEL, one per prompt and seed.
+    """Fit a plan to full-step runs of BAGEL, one per prompt and seed.
 
+    It has so many evaluations or, with `like_steps` or `min_psnr`, the fewest that reach that.
     `host`, `prompts`, `generate` and the call's arguments are as for `calibrate`, with one image a
-    call; the other options are those of `fit_plans`. See `tacache.fit_plan` for the fit itself.
+    call; options are the fields of `tacache.fitting.fit_options.FitOptions`. See `tacache.fit_plan`
+    for the fit itself.
+
+    Args:
+        host: An InterleaveInferencer, or a Bagel with `generate`.
+        prompts: A list of prompts, or a file of them.
+        evaluations: How often the plan evaluates the model.
+        options: As for `calibrate`, and the fields of `FitOptions`.
+
+    Returns:
+        The fitted plan, with its certificate.
+
+    Raises:
+        HostError: An argument is unknown, or a call makes several images.
+        PlanError: The budget, the quality or an option cannot be met.
+
     """
-    return fit_plans(host, prompts, evaluations=[evaluations], **options)[0]
+    budgets = None if evaluations is None else [evaluations]
+    plans = fit_plans(host, prompts, evaluations=budgets, **options)
+    return chosen_plan(plans, FitOptions.split({**options, "evaluations": evaluations})[0])
 
 
 def fit_plans(
     host: Any,
     prompts: str | Path | Iterable[str],
     *,
-    evaluations: Sequence[int],
+    evaluations: Sequence[int] | None = None,
     seeds: Sequence[int] | None = None,
-    target: Target = "run",
-    reference_steps: int | None = None,
-    history: int = LONGEST,
-    max_evaluations: int = 3000,
-    search: bool = True,
     generate: Generate | None = None,
-    resume: str | Path | None = None,
-    progress: bool = False,
-    **call: Any,
+    **keywords: Any,
 ) -> list[Plan]:
-    """Fit a plan for each budget; the full-step runs are made once. `fit_plan` says more."""
+    """Fit a plan for each budget; the full-step runs are made once. `fit_plan` says more.
+
+    Args:
+        host: An InterleaveInferencer, or a Bagel with `generate`.
+        prompts: A list of prompts, or a file of them.
+        evaluations: The budgets.
+        seeds: The seeds that each prompt runs with.
+        generate: A function of a prompt that calls the Bagel.
+        keywords: The call's other arguments, and the fields of `FitOptions`.
+
+    Returns:
+        A plan for each budget, in their order; where a quality is asked for, those tried.
+
+    Raises:
+        HostError: An argument is unknown, or a call makes several images.
+        PlanError: A budget or an option cannot be met.
+
+    """
+    options, call = FitOptions.split({**keywords, "evaluations": evaluations})
     return verbs.fit_plans(
-        BagelHost(host, generate),
-        prompts,
-        evaluations=evaluations,
-        call=call,
-        seeds=seeds,
-        target=target,
-        reference_steps=reference_steps,
-        history=history,
-        max_evaluations=max_evaluations,
-        search=search,
-        resume=resume,
-        progress=progress,
+        BagelHost(host, generate), prompts, call=call, options=options, seeds=seeds
     )
 
 
@@ -112,16 +151,16 @@ class Recording:
     """Measures each run of a call while the model makes full steps."""
 
     def __init__(self) -> None:
-        self.runs: list[tuple[Run, Recorder]] = []
+        self.runs: list[tuple[BagelRun, Recorder]] = []
 
-    def start(self, run: Run) -> None:
-        """A run begins."""
+    def start(self, run: BagelRun) -> None:
+        """Begin to measure a run."""
         if not run.alike:
             raise HostError("calibrate images of one size together: this run packs several sizes")
         self.runs.append((run, Recorder(run.times)))
 
     def velocity(self, x: Tensor, evaluate: Evaluate) -> Tensor:
-        """The model's own, measured with its images along dim 0."""
+        """Return the model's own, measured with its images along dim 0."""
         v = evaluate()
         run, recorder = self.runs[-1]
         recorder.add(torch.stack(images_of(v, run)))
@@ -133,8 +172,8 @@ class BagelHost:
 
     any_time = True
 
-    def __init__(self, given: Any, generate: Generate | None = None) -> None:
-        self.pipe, self.model, self._generate = given, model_of(given), generate
+    def __init__(self, pipe: Any, generate: Generate | None = None) -> None:
+        self.pipe, self.model, self._generate = pipe, model_of(pipe), generate
 
     def check(self, call: Call, *, fitting: bool = False) -> None:
         """Refuse foreign arguments and a TaylorSeer that is on."""
@@ -142,24 +181,24 @@ class BagelHost:
         check_taylorseer(self.model)
 
     def processes(self) -> Processes:
-        """One process does all of the work."""
+        """Return the one process that does all of the work."""
         return only_process()
 
     @property
     def family(self) -> str:
-        """The model's class."""
+        """Return the model's class."""
         return type(self.model).__name__
 
     def identity(self, call: Call) -> object:
-        """The model's class, network and name."""
+        """Return the model's class, network and name."""
         return [type(self.model).__name__, denoiser_name(self.model), model_name(self.model)]
 
     def quiet(self) -> AbstractContextManager[None]:
-        """No progress bar of BAGEL's own, one a run."""
+        """Show no progress bar of BAGEL's own, one a run."""
         return quiet(self.model)
 
     def record(self, samples: Sequence[Sample], call: Call) -> Profile:
-        """The profile of one call; images that it packs are samples of their own."""
+        """Measure one call; images that it packs are samples of their own."""
         if len(samples) != 1:
             raise HostError("BAGEL takes one prompt a call: leave batch_size at 1")
         recording = Recording()
@@ -169,7 +208,7 @@ class BagelHost:
             raise HostError("generate_image of the model was never called")
         return Profile.merge(self._profile(run, seen, call) for run, seen in recording.runs)
 
-    def _profile(self, run: Run, seen: Recorder, call: Call) -> Profile:
+    def _profile(self, run: BagelRun, seen: Recorder, call: Call) -> Profile:
         dtype = "" if seen.latest is None else str(seen.latest.dtype).removeprefix("torch.")
         origin = describe(self.model, run, dtype=dtype, called_with=self._shown(call))
         return seen.profile(origin, run.breaks)
@@ -177,9 +216,9 @@ class BagelHost:
     @contextmanager
     def open(
         self, sample: Sample, call: Call, times: Sequence[float] | None = None
-    ) -> Iterator[BagelRun]:
-        """One call whose steps are bound and whose picture waits; at any times."""
-        held, make = Held(), maker_of(self.pipe, self._generate, call)
+    ) -> Iterator[BagelTrajectory]:
+        """Hold one call whose steps are bound and whose picture waits; at any times."""
+        held, make = HeldCall(), maker_of(self.pipe, self._generate, call)
         own = self._generate is None  # the inferencer's own call
         later = replaced(self.pipe, decode_image=held.decode_later) if own else nullcontext()
         with self.quiet(), watching(self.model, held), later:
@@ -191,43 +230,43 @@ class BagelHost:
             with replaced(self.model, generate_image=lambda *args, **kwargs: (latents,)):
                 return make(sample)
 
-        run = BagelRun(self.model, held, decode, self._shown(call))
+        run = BagelTrajectory(self.model, held, decode, self._shown(call))
         if times is not None:
             run.times = as_times(times)
         yield run
 
-    def walk(self, runs: Sequence[BagelRun], times: tuple[float, ...]) -> Walk:
-        """Euler, rounded as the model's own loop rounds."""
-        return BagelSteps(times)
+    def integrator(self, runs: Sequence[BagelTrajectory], times: tuple[float, ...]) -> Integrator:
+        """Return Euler, rounded as the model's own loop rounds."""
+        return BagelEuler(times)
 
     @contextmanager
     def follow(self, plan: Plan | None, call: Call) -> Iterator[Call]:
-        """The model follows the plan; without one, it runs as it is."""
+        """Make the model follow the plan; without one, it runs as it is."""
         with nullcontext() if plan is None else applied(self.model, plan):
             yield call
 
     def full(self) -> AbstractContextManager[None]:
-        """The model with its own methods."""
+        """Give the model its own methods for a `with` block."""
         return without_plan(self.model)
 
     @property
     def run_plan(self) -> Plan | None:
-        """The plan as the latest run took it."""
+        """Return the plan as the latest run took it."""
         return followed_plan(self.model)
 
     def draw(self, sample: Sample, call: Call) -> Pixels:
-        """The picture of one call."""
+        """Draw the picture of one call."""
         pixels = pixels_of(maker_of(self.pipe, self._generate, call)(sample))
         if pixels is None:
             raise HostError(f"{sample}: the inferencer gave no picture")
         return pixels
 
     def with_steps(self, call: Call, steps: int) -> Call:
-        """BAGEL counts noise levels, one more than steps."""
+        """Return the call with so many steps; BAGEL counts noise levels, one more."""
         return {**call, "num_timesteps": steps + 1}
 
     def _shown(self, call: Call) -> Call:
-        """The inferencer's arguments for the origin; those of a user's function are not known."""
+        """Return the inferencer's arguments for the origin; those of a function are not known."""
         plain = bool | int | float | str
         own = call if self._generate is None else {}
         return {name: value for name, value in own.items() if isinstance(value, plain)}

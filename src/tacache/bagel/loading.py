@@ -27,7 +27,7 @@ SOURCES = ("inferencer.py", "modeling/bagel/bagel.py", "data/transforms.py")
 WEIGHTS = ("llm_config.json", "vit_config.json", "ae.safetensors", "ema.safetensors", "vocab.json")
 DTYPES = ("float32", "bfloat16", "float16")
 LAYER = "Qwen2MoTDecoderLayer"
-LONGEST_SIDE = 64  # tokens
+MAX_LATENT_SIDE = 64  # tokens
 VIT_SIDE = 70  # patches
 # (longest side, shortest side, stride) of pictures for the autoencoder and for the vision encoder
 VAE_PICTURES, VIT_PICTURES = (1024, 512, 16), (980, 224, 14)
@@ -49,6 +49,19 @@ def load_inferencer(
     """Load the InterleaveInferencer of a BAGEL checkout with the weights of a folder.
 
     `device="auto"` spreads the model over all GPUs and the CPU; otherwise it lies on one device.
+
+    Args:
+        path: The checkout of BAGEL.
+        weights: The folder of its weights.
+        dtype: "float32", "bfloat16" or "float16"; bfloat16 on a GPU where none is given.
+        device: A device, or "auto" for all of them.
+
+    Returns:
+        The inferencer.
+
+    Raises:
+        HostError: A folder or a package is missing, or a module of the same name is loaded.
+
     """
     code, folder = Path(path).expanduser(), Path(weights).expanduser()
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -67,7 +80,7 @@ def load_inferencer(
 
 
 def with_autocast(inferencer: Any) -> Any:
-    """The inferencer, with the autocast on a CPU that its own code opens on CUDA alone.
+    """Give the inferencer on a CPU the autocast that its own code opens on CUDA alone.
 
     BAGEL casts to bfloat16 before its attention and counts on an autocast to go on from there.
     """
@@ -113,7 +126,7 @@ def _transformers() -> str:
 
 
 def _assembled(parts: dict[str, Any], folder: Path, dtype: torch.dtype, device: str) -> Any:
-    """All parts of the model around its weights."""
+    """Assemble all parts of the model around its weights."""
     bagel, data = parts["modeling.bagel"], parts["data.data_utils"]
     vae, vae_config = parts["modeling.autoencoder"].load_ae(str(folder / "ae.safetensors"))
     llm_config = bagel.Qwen2Config.from_json_file(str(folder / "llm_config.json"))
@@ -131,7 +144,7 @@ def _assembled(parts: dict[str, Any], folder: Path, dtype: torch.dtype, device: 
         vit_max_num_patch_per_side=VIT_SIDE,
         connector_act="gelu_pytorch_tanh",
         latent_patch_size=2,
-        max_latent_size=LONGEST_SIDE,
+        max_latent_size=MAX_LATENT_SIDE,
     )
     model = _with_weights(bagel, config, folder, dtype, device)
     tokenizer = parts["modeling.qwen2"].Qwen2Tokenizer.from_pretrained(str(folder))
@@ -148,7 +161,7 @@ def _assembled(parts: dict[str, Any], folder: Path, dtype: torch.dtype, device: 
 
 
 def _with_weights(bagel: Any, config: Any, folder: Path, dtype: torch.dtype, device: str) -> Any:
-    """The model on its device, with hooks that bring inputs there: BAGEL leaves them on the CPU."""
+    """Load the model on its device, with hooks that bring inputs there."""
     accelerate = _accelerate()
     with accelerate.init_empty_weights():
         language_model = bagel.Qwen2ForCausalLM(config.llm_config)
@@ -168,16 +181,16 @@ def _with_weights(bagel: Any, config: Any, folder: Path, dtype: torch.dtype, dev
 
 
 def _device_map(model: Any, dtype: torch.dtype) -> dict[str, Any]:
-    """Layers over all devices, what belongs together on the first."""
-    found: dict[str, Any] = _accelerate().infer_auto_device_map(
+    """Place layers over all devices, what belongs together on the first."""
+    devices: dict[str, Any] = _accelerate().infer_auto_device_map(
         model, no_split_module_classes=[LAYER], dtype=dtype
     )
-    first = found.get(TOGETHER[0], next(iter(found.values())))
-    return {name: first if name in TOGETHER else place for name, place in found.items()}
+    first = devices.get(TOGETHER[0], next(iter(devices.values())))
+    return {name: first if name in TOGETHER else place for name, place in devices.items()}
 
 
 def _hooked(vae: Any, model: Any) -> Any:
-    """The autoencoder where the model's first weights lie, with hooks that bring inputs there."""
+    """Put the autoencoder where the model's first weights lie, and its inputs too."""
     return _accelerate().dispatch_model(vae, {"": device_of(model)}, force_hooks=True)
 
 
@@ -214,7 +227,7 @@ def _lies_in(module: Any, path: Path) -> bool:
 
 @contextmanager
 def _importable(path: Path) -> Iterator[None]:
-    """`path` on the import path; where the import fails, nothing of it stays loaded."""
+    """Put `path` on the import path; where the import fails, nothing of it stays loaded."""
     before, home = set(sys.modules), str(path.resolve())
     sys.path.insert(0, home)
     try:

@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from tacache.bagel.runs import SETTINGS, Run, denoiser_name, model_name
+from tacache.bagel.runs import SETTINGS, BagelRun, denoiser_name, model_name
 from tacache.errors import HostError, printable
 from tacache.grid import break_steps
 from tacache.moving import moved_to, with_breaks
@@ -17,26 +17,28 @@ SHOWN_BY_GRID = ("num_timesteps", "timestep_shift")
 
 def check_host(model: Any, plan: Plan) -> None:
     """Refuse a plan for another kind of model; warn of other weights, as of a fine-tune."""
-    known, found = plan.host, denoiser_name(model)
-    if known.kind not in ("bagel", "function"):
-        what = known.pipeline or known.kind
+    origin, denoiser = plan.origin, denoiser_name(model)
+    if origin.kind not in ("bagel", "function"):
+        what = origin.pipeline or origin.kind
         raise HostError(f"the plan was made for {what}, this is BAGEL: calibrate it")
-    if known.denoiser is not None and known.denoiser != found:
-        raise HostError(f"the plan was made for {known.denoiser}, this model runs {found}")
-    known.warn_of_model(model_name(model), logger)
+    if origin.denoiser is not None and origin.denoiser != denoiser:
+        raise HostError(f"the plan was made for {origin.denoiser}, this model runs {denoiser}")
+    origin.warn_of_model(model_name(model), logger)
 
 
-def fit_to_run(plan: Plan, run: Run) -> Plan:
-    """The plan for this run, or an error if there is none; warn where it may do worse."""
+def fit_to_run(plan: Plan, run: BagelRun) -> Plan:
+    """Return the plan for this run, or raise; warn where it may do worse."""
     _check_size(plan, run)
-    if plan.evaluations < plan.steps:  # where nothing is rebuilt, settings change nothing
+    if not plan.is_full:  # where nothing is rebuilt, settings change nothing
         _warn_of_settings(plan, run)
     hint = f" (num_timesteps={len(run.times)}, timestep_shift={run.settings['timestep_shift']})"
     return _with_parts(moved_to(plan, run.times, logger, hint=hint), run)
 
 
-def _with_parts(plan: Plan, run: Run) -> Plan:
-    """The plan with an anchor at each step where this run's guidance switches."""
+def _with_parts(plan: Plan, run: BagelRun) -> Plan:
+    """Return the plan with an anchor at each step where this run's guidance switches."""
+    if plan.has_own_times:
+        return with_breaks(plan, run.breaks)
     wanted = break_steps(run.times, run.breaks)
     if plan.break_steps == wanted:
         return plan
@@ -51,9 +53,9 @@ def _with_parts(plan: Plan, run: Run) -> Plan:
     return changed
 
 
-def _warn_of_settings(plan: Plan, run: Run) -> None:
+def _warn_of_settings(plan: Plan, run: BagelRun) -> None:
     """Warn of guidance that differs from where rates and weights were measured."""
-    known = plan.host.call or {}
+    known = plan.origin.call or {}
     for name in SETTINGS:
         if name in SHOWN_BY_GRID or name not in known or known[name] == run.settings[name]:
             continue
@@ -63,9 +65,9 @@ def _warn_of_settings(plan: Plan, run: Run) -> None:
         )  # fmt: skip
 
 
-def _check_size(plan: Plan, run: Run) -> None:
+def _check_size(plan: Plan, run: BagelRun) -> None:
     """Refuse other channels; warn of another resolution."""
-    known = plan.host.latent_shape
+    known = plan.origin.latent_shape
     if known is None:
         return
     if len(known) != 2 or known[-1] != run.channels:
@@ -73,7 +75,7 @@ def _check_size(plan: Plan, run: Run) -> None:
             f"the plan is for latents of shape {known}, this run has {run.channels} channels a "
             "token: calibrate this model"
         )
-    size = (plan.host.call or {}).get("image_shapes")
+    size = (plan.origin.call or {}).get("image_shapes")
     for length, shape in zip(run.lengths, run.shapes, strict=True):
         same = list(shape) == size if shape is not None and size else length == known[0]
         if not same:

@@ -1,15 +1,15 @@
 """The options that several commands share, each bound once."""
 
 import math
-import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar
 
 import typer
 
 from tacache.cli.arguments import named_values
-from tacache.cli.printing import tell
+from tacache.cli.model_kinds import KINDS
 from tacache.errors import TACacheError
+from tacache.models import check_known
 
 SAMPLES, CALLED, LOADED, OUTPUT = (
     "Prompts and seeds",
@@ -18,24 +18,33 @@ SAMPLES, CALLED, LOADED, OUTPUT = (
     "Output",
 )
 PROMPTS_HELP = (
-    "A text or JSONL file, or a set that ships: calibration, test (tiny-flux and tiny-wan have "
-    "their own)."
+    "A text or JSONL file, or a set that ships: calibration, test (small models have their own)."
 )
-# The names that --load knows; the first six were options of their own, which still work.
-OLD_OPTIONS = ("dtype", "device", "offload", "compile", "bagel_path", "weights")
-LOAD_NAMES = (*OLD_OPTIONS, "revision", "variant")
+DEFAULT_STEPS = 50  # of a full run, where the model has no number of its own
 BAGEL_ONLY = {"bagel_path", "weights"}
+LOAD_NAMES = (
+    "dtype",
+    "device",
+    "offload",
+    "compile",
+    "bagel_path",
+    "weights",
+    "revision",
+    "variant",
+)
 
 Model = Annotated[
     str,
     typer.Argument(
-        help="A hub id, a pipeline's folder, tiny-flux, tiny-wan or bagel.", show_default=False
+        help="A hub id, a pipeline's folder, tiny-flux, tiny-flux-turbo, tiny-wan or bagel.",
+        show_default=False,
     ),
 ]
 Pipeline = Annotated[
     str,
     typer.Argument(
-        help="tiny-flux, tiny-wan, a hub id or a pipeline's folder.", show_default=False
+        help="tiny-flux, tiny-flux-turbo, tiny-wan, a hub id or a pipeline's folder.",
+        show_default=False,
     ),
 ]
 Prompts = Annotated[str, typer.Option(help=PROMPTS_HELP)]
@@ -54,8 +63,6 @@ Json = Annotated[
     bool,
     typer.Option("--json", help="Print JSON for programs to read.", rich_help_panel=OUTPUT),
 ]
-OldText = Annotated[str | None, typer.Option(hidden=True)]
-OldSwitch = Annotated[bool, typer.Option("--compile", hidden=True)]
 
 
 def finite(value: float | None) -> float | None:
@@ -66,7 +73,7 @@ def finite(value: float | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class Call:
+class CallOptions:
     """How the model is called; what is not given is the plan's or the model's own."""
 
     PANEL: ClassVar = CALLED
@@ -91,15 +98,45 @@ class Call:
 
 
 @dataclass(frozen=True)
-class FullCall(Call):
+class FullCallOptions(CallOptions):
     """The same options for full-step runs, where the number of steps has a default."""
 
-    steps: Annotated[int, typer.Option(min=2, help="Steps of a full run.")] = 50
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help=f"Steps of a full run (default: the model's own, or {DEFAULT_STEPS})."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
-class Load:
-    """How the model is loaded: --load, and the options it has taken the place of."""
+class QualityOptions:
+    """A quality, in the place of a number of evaluations or a speedup."""
+
+    PANEL: ClassVar = "A quality in the place of a speed"
+    like_steps: Annotated[
+        int | None,
+        typer.Option(help="As near to the flow as so many Euler steps, such as 28."),
+    ] = None
+    min_psnr: Annotated[
+        float | None, typer.Option(help="A PSNR to the full run in dB, such as 35.")
+    ] = None
+    psnr_of: Annotated[
+        str,
+        typer.Option(
+            metavar="mean|p5",
+            help="Of which pictures --min-psnr is: their mean, or their 5th percentile.",
+        ),
+    ] = "mean"
+
+    def given(self) -> dict[str, Any]:
+        """Return the options by the names that fits, `accelerate` and servers have for them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How the model is loaded."""
 
     PANEL: ClassVar = LOADED
     load: Annotated[
@@ -111,39 +148,25 @@ class Load:
             "weights=FOLDER. May be repeated.",
         ),
     ] = None
-    dtype: OldText = None
-    device: OldText = None
-    offload: OldText = None
-    compile: OldSwitch = False
-    bagel_path: OldText = None
-    weights: OldText = None
 
     def checked(self, model: str) -> dict[str, Any]:
         """Return what is asked for by name, after a look at names and values."""
-        asked: dict[str, Any] = {**self._old(), **_loads(self.load)}
-        if model != "bagel" and asked.keys() & BAGEL_ONLY:
+        if model not in KINDS:
+            check_known(model)
+        options: dict[str, Any] = dict(_loads(self.load))
+        if model != "bagel" and options.keys() & BAGEL_ONLY:
             raise TACacheError(f"bagel-path and weights go with the model bagel, not {model}")
-        if "compile" in asked:
-            if asked["compile"] not in ("true", "false"):
-                raise TACacheError(f"compile is true or false, not {asked['compile']!r}")
-            asked["compile"] = asked["compile"] == "true"
-        return asked
-
-    def _old(self) -> dict[str, str]:
-        """Return what is given in an old spelling, and print the new one."""
-        given = {name: getattr(self, name) for name in OLD_OPTIONS}
-        found = {name: "true" if value is True else value for name, value in given.items() if value}
-        for name, value in found.items():
-            word = name.replace("_", "-")
-            new = shlex.quote(f"{word}={value}")
-            tell(f"--{word} is now --load {new}; the old spelling goes with the next version")
-        return found
+        if "compile" in options:
+            if options["compile"] not in ("true", "false"):
+                raise TACacheError(f"compile is true or false, not {options['compile']!r}")
+            options["compile"] = options["compile"] == "true"
+        return options
 
 
 def _loads(pairs: list[str] | None) -> dict[str, str]:
     """Return the pairs of --load, with names that are known."""
-    found = {name.replace("-", "_"): value for name, value in named_values("--load", pairs)}
-    for name in found.keys() - set(LOAD_NAMES):
+    texts = {name.replace("-", "_"): value for name, value in named_values("--load", pairs)}
+    for name in texts.keys() - set(LOAD_NAMES):
         known = ", ".join(LOAD_NAMES).replace("_", "-")
         raise TACacheError(f"--load does not know {name!r}: choose from {known}")
-    return found
+    return texts

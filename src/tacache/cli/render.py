@@ -6,9 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tacache.certificate import Certificate
-from tacache.errors import printable
-from tacache.plan import Plan
+from tacache.errors import counted, printable
+from tacache.plan import Certificate, LatentPlan, Plan
 from tacache.profile import Profile
 from tacache.storage.frontier import Frontier
 
@@ -67,16 +66,15 @@ def plan_view(plan: Plan) -> RenderableType:
     facts = [
         ("plan for", _host(plan)),
         ("rule", plan.rule),
-        ("evaluations", f"{plan.evaluations} of {plan.steps} steps"),
+        ("evaluations", plan.budget),
         ("predicted speedup", f"{plan.speedup:.2f}x (steps per evaluation)"),
     ]
     if plan.tau_k is not None and plan.tau_d is not None:
         limits = f"tau_k {plan.tau_k:.4g}, tau_d {plan.tau_d:.4g}, max_skip {plan.max_skip}"
         facts.append(("thresholds", limits))
-    for name, values in (plan.varied or {}).items():
-        facts.append(("fitted over", f"{name} {', '.join(map(str, values))}"))
     if plan.certificate is not None:
         facts += _certificate(plan.certificate, plan.evaluations)
+    facts += [(f"latent {name}", _latent(latent)) for name, latent in (plan.latents or {}).items()]
     parts: list[RenderableType] = [
         _facts(*facts),
         Text(f"\n{strip(plan)}", style="cyan"),
@@ -102,13 +100,29 @@ def frontier_view(frontier: Frontier) -> RenderableType:
 
 def _certificate(found: Certificate, evaluations: int) -> list[tuple[str, str]]:
     psnr = "" if found.psnr is None else f"PSNR {found.psnr:.2f} dB, "
+    psnr += "" if found.p5_psnr is None else f"5th percentile {found.p5_psnr:.2f} dB, "
     nearness = found.nearness(evaluations)
+    held_out = counted(found.held_out, "held-out sample")
     return [
-        ("measured", f"{psnr}drift {found.drift:.4f} on {found.held_out} held-out samples"),
+        ("measured", f"{psnr}drift {found.drift:.4f} on {held_out}"),
         *([] if nearness is None else [("to the flow", nearness)]),
         ("fitted samples", f"drift {found.fit_drift:.4f}"),
         ("spent", f"{found.evaluations_spent} evaluations, {found.date}"),
     ]
+
+
+def _latent(latent: LatentPlan) -> str:
+    """Return what a further latent has of its own, and what it was measured to end with."""
+    own = f"t from {latent.times[0]:g} to {latent.times[-1]:g}, second {latent.times[1]:.4g}"
+    found = latent.certificate
+    if found is None:
+        return own
+    sound = (
+        ""
+        if found.spectral_distance is None
+        else (f"spectral distance {found.spectral_distance:.2f} dB, ")
+    )
+    return f"{own}; {sound}drift {found.drift:.4f}"
 
 
 def _facts(*rows: tuple[str, str]) -> Table:
@@ -121,11 +135,11 @@ def _facts(*rows: tuple[str, str]) -> Table:
 
 
 def _host(source: Profile | Plan) -> str:
-    host = source.host
-    names = [part for part in (host.model, host.pipeline, host.scheduler) if part]
-    shape = "x".join(map(str, host.latent_shape)) if host.latent_shape is not None else ""
+    origin = source.origin
+    names = [part for part in (origin.model, origin.pipeline, origin.scheduler) if part]
+    shape = "x".join(map(str, origin.latent_shape)) if origin.latent_shape is not None else ""
     what = " / ".join(names) or "a velocity function"
-    return what + (f", latents of {shape} {host.dtype or ''}".rstrip() if shape else "")
+    return what + (f", latents of {shape} {origin.dtype or ''}".rstrip() if shape else "")
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -18,7 +18,7 @@ from tacache.storage.store import PlanStore, Stored
 
 
 @dataclass(frozen=True)
-class Place:
+class PlanTarget:
     """Where plans go: into the store, and into a file or, where there are several, a folder."""
 
     out: Path | None
@@ -36,7 +36,7 @@ class Place:
         return self
 
     def kept(self, model: str, facts: list[Any]) -> Path:
-        """Where a killed fit finds its runs again: beside its file, or by a hash of these facts."""
+        """Return where a killed fit finds its runs: beside its file, or by a hash of the facts."""
         if self.out is not None:
             out = self.out.resolve()  # also of `.` and `..`
             return out.with_name(f"{out.name}.runs")

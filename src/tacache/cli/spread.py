@@ -10,12 +10,12 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from tacache.cli import hosts
+from tacache.cli import named_models
 from tacache.cli.arguments import check_folder
 from tacache.cli.printing import tell
 from tacache.errors import TACacheError
-from tacache.host import Request, file_stem
-from tacache.models import EMBEDDED
+from tacache.hosts import Request, file_stem
+from tacache.models import shipped
 from tacache.storage.atomic import write_atomically
 
 Job = tuple[int, str, int]  # a prompt's number, its text and a seed
@@ -23,7 +23,7 @@ NOTE = ".tacache-ray.json"  # in the folder of outputs: what they were made with
 
 
 @dataclass(frozen=True)
-class Spread:
+class RayOptions:
     """Whether other processes make the outputs, and how many."""
 
     PANEL: ClassVar = "Long lists"
@@ -54,33 +54,37 @@ class Spread:
 
 
 def loaded(
-    model: str, asked: dict[str, Any], wish: dict[str, Any] | None, request: Request, out: Path
-) -> hosts.MakeOne:
+    model: str,
+    loading: dict[str, Any],
+    options: dict[str, Any] | None,
+    request: Request,
+    out: Path,
+) -> named_models.MakeOne:
     """Return what makes one output, in the process that calls this."""
-    host = hosts.load(model, asked)
-    if model in EMBEDDED and host.pipe.device.type == "cpu":
+    host = named_models.load(model, loading)
+    if model in shipped() and host.pipe.device.type == "cpu":
         import torch
 
         torch.set_num_threads(1)  # as in one process
-    if wish is not None:
-        hosts.accelerate(model, host, wish)
-    return hosts.generator(host, request, out)
+    if options is not None:
+        named_models.accelerate(model, host, options)
+    return named_models.generator(host, request, out)
 
 
 def maker(
-    spread: Spread,
+    spread: RayOptions,
     model: str,
-    asked: dict[str, Any],
-    wish: dict[str, Any] | None,
+    loading: dict[str, Any],
+    options: dict[str, Any] | None,
     request: Request,
     out: Path,
     jobs: Sequence[Job],
-) -> tuple[hosts.MakeOne, list[Job]]:
+) -> tuple[named_models.MakeOne, list[Job]]:
     """Return what gives the outputs one after another as Ray makes them, and those missing."""
     from tacache.serving.data import generate_all
 
-    left = missing(out, jobs, request, [model, asked, wish])
-    load = functools.partial(loaded, model, asked, wish, request, out.resolve())
+    left = missing(out, jobs, request, [model, loading, options])
+    load = functools.partial(loaded, model, loading, options, request, out.resolve())
     made = generate_all(load, left, copies=spread.copies)
 
     def next_one(i: int, text: str, seed: int) -> Any:

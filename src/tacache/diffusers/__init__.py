@@ -8,9 +8,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 
-from tacache.diffusers.accelerating import accelerate
-from tacache.diffusers.driving import drive
-from tacache.diffusers.host import applied, apply, remove
+from tacache.diffusers.accelerated import accelerate
+from tacache.diffusers.applying import applied, apply, remove
 from tacache.diffusers.pipeline import calibrate, fit_plan, fit_plans
 from tacache.diffusers.schedulers import (
     PlanDPMSolverMultistepScheduler,
@@ -18,6 +17,7 @@ from tacache.diffusers.schedulers import (
     PlanUniPCMultistepScheduler,
     plan_scheduler,
 )
+from tacache.diffusers.trajectory import drive
 
 __all__ = [
     "PlanDPMSolverMultistepScheduler",

@@ -1,50 +1,63 @@
-"""A pipeline on noise levels of our choice, in place of those its scheduler would make."""
+"""Runs on noise levels of our choice."""
 
 import copy
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from tacache.diffusers.derived import like, subclass
-from tacache.diffusers.host import plain_scheduler
+from tacache.diffusers.hooks import SchedulerHooks, hooked_like
 from tacache.errors import HostError
 
 Times = tuple[float, ...]
 
 
-def on_grid(pipe: Any, times: Times) -> Any:
-    """Copy the pipeline object, with the same modules and with these noise levels."""
-    plain, copied = plain_scheduler(pipe), copy.copy(pipe)
-    copied.scheduler = like(plain, grid_scheduler(plain.__class__, times))
+class GridHooks(SchedulerHooks):
+    """Hooks that give a run these noise levels, whatever its scheduler is asked for."""
+
+    levels: Times
+
+    def _prepare(self, prepare: Callable[[], None]) -> None:
+        prepare()
+        set_levels(self, self.levels)
+
+    def _hand_on(self, scheduler: Any) -> None:
+        scheduler.levels = self.levels
+
+
+def on_grid(pipe: Any, plain: Any, times: Times) -> Any:
+    """Return a copy of the pipeline object, with the same modules and with these noise levels."""
+    copied = copy.copy(pipe)
+    copied.scheduler = hooked_like(plain, GridHooks)
+    copied.scheduler.levels = times
     return copied
 
 
-@functools.cache
-def grid_scheduler(parent: type, times: Times) -> Any:
-    """`parent` with these noise levels in place of its own, whatever it is asked for."""
-    plain_set_timesteps: Any = parent.set_timesteps  # type: ignore[attr-defined]
-
-    @functools.wraps(plain_set_timesteps)
-    def set_timesteps(self: Any, *args: Any, **kwargs: Any) -> None:
-        plain_set_timesteps(self, *args, **kwargs)
-        _set_levels(self, times)
-
-    return subclass("Grid", parent, {"set_timesteps": set_timesteps})
-
-
-def _set_levels(scheduler: Any, times: Times) -> None:
-    scale = float(scheduler.config.num_train_timesteps)
+def set_levels(scheduler: Any, times: Times) -> None:
+    """Put these noise levels in the place of those that the scheduler has just made."""
     sigmas, timesteps = scheduler.sigmas, scheduler.timesteps
-    own = sigmas[: len(timesteps)].double().cpu() * scale
-    if len(sigmas) != len(timesteps) + 1 or not np.allclose(own, timesteps.cpu(), atol=1.0):
-        raise HostError(
-            f"{type(scheduler).__name__} does not count its timesteps by its noise levels: methods "
-            "with grids of their own cannot run on it"
-        )
+    clock = _clock(scheduler)
     levels = torch.tensor(times, dtype=torch.float64)
-    if scheduler.config.get("invert_sigmas"):  # Mochi counts from data to noise
+    if sigmas[0] < sigmas[-1]:  # Mochi counts from data to noise
         levels = 1 - levels
     scheduler.sigmas = levels.to(sigmas)
-    scheduler.timesteps = (levels[:-1] * scale).to(timesteps)
+    scheduler.timesteps = clock(levels[:-1]).to(timesteps)
+
+
+def _clock(scheduler: Any) -> Callable[[Tensor], Tensor]:
+    """Return how this scheduler counts its timesteps by its noise levels."""
+    sigmas, timesteps = scheduler.sigmas, scheduler.timesteps
+    scale = float(scheduler.config.get("num_train_timesteps", 1))
+    clocks: list[Callable[[Tensor], Tensor]] = [lambda s: s * scale, lambda s: 1 - s]
+    if len(sigmas) == len(timesteps) + 1:
+        own = sigmas[:-1].double().cpu()
+        for clock in clocks:  # some cut their timesteps to integers
+            near = max(1e-3 * scale, 1e-5)
+            if np.allclose(clock(own), timesteps.double().cpu(), rtol=0, atol=near):
+                return clock
+    raise HostError(
+        f"{type(scheduler).__name__} does not count its timesteps by its noise levels: methods "
+        "with grids of their own cannot run on it"
+    )

@@ -14,14 +14,14 @@ SHAPES = ((1, 4, 4, 4), (1, 4, 4))  # pictures, and packed tokens: some guiders 
 
 
 def enabled_guiders(pipeline: Any) -> list[Any]:
-    """The guiders among the parts of a pipeline, by their class or by their name."""
+    """Return the guiders among the parts of a pipeline, by their class or by their name."""
     parts = getattr(pipeline, "__dict__", {}).items()
     found = [one for name, one in parts if isinstance(one, BaseGuidance) or name.endswith("guider")]
     return [guider for guider in found if getattr(guider, "_enabled", guider is not None)]
 
 
 def has_momentum(pipeline: Any) -> bool:
-    """Whether guidance depends on the loop iterations before."""
+    """Return whether guidance depends on the loop iterations before."""
     if any(base.__name__ in _WITH_MOMENTUM for base in type(pipeline).__mro__):
         return True
     guiders = (getattr(one, "__dict__", {}) for one in enabled_guiders(pipeline))
@@ -55,7 +55,7 @@ def check_guider(name: str, guider: Any, totals: Iterable[int], allowed: bool) -
 
 
 def _shape_for(guider: Any) -> tuple[int, ...]:
-    """A shape of predictions that the guider takes, as far as one is known."""
+    """Return a shape of predictions that the guider takes, as far as one is known."""
     pictures, tokens = SHAPES
     try:
         _outcome(guider, 0, 2, pictures)
@@ -65,7 +65,7 @@ def _shape_for(guider: Any) -> tuple[int, ...]:
 
 
 def _counts(guider: Any, totals: Iterable[int], shape: tuple[int, ...]) -> bool:
-    """Whether the same predictions give another result at another iteration."""
+    """Return whether the same predictions give another result at another iteration."""
     outcomes = [_outcome(guider, step, total, shape) for total in totals for step in range(total)]
     names, result = outcomes[0]
     return not all(n == names and torch.equal(one, result) for n, one in outcomes)
@@ -74,7 +74,7 @@ def _counts(guider: Any, totals: Iterable[int], shape: tuple[int, ...]) -> bool:
 def _outcome(
     guider: Any, step: int, total: int, shape: tuple[int, ...]
 ) -> tuple[list[str], Tensor]:
-    """What the guider asks for and makes of it at one iteration, as a pipeline's loop would."""
+    """Return what the guider asks for and makes of it at one iteration of a pipeline's loop."""
     tried = copy.copy(guider)
     for momentum in _momenta(vars(tried)):  # it is warned of, see `has_momentum`
         setattr(tried, momentum, None)
@@ -97,7 +97,7 @@ def _momenta(values: dict[str, Any]) -> list[str]:
 
 
 def _counted_settings(guider: Any) -> str:
-    """The settings of a guider that speak of steps, for a message."""
+    """Return the settings of a guider that speak of steps, for a message."""
     state = ("_step", "_num_inference_steps")
     found = {
         name.lstrip("_"): value

@@ -5,8 +5,9 @@ Both engines call the functions named in `pyproject.toml` once in every worker p
 
 from typing import Any
 
-from tacache.diffusers.schedulers import PREFIX, plan_scheduler
+from tacache.diffusers.schedulers import PlanSchedulerMixin, plan_scheduler
 
+PREFIX = PlanSchedulerMixin.PREFIX
 # The schedulers of SGLang that can carry a plan; it has classes of its own by diffusers' names.
 IN_SGLANG = (
     "FlowMatchEulerDiscreteScheduler",
@@ -16,7 +17,7 @@ IN_SGLANG = (
 
 
 def load_in_vllm_omni() -> None:
-    """Nothing is left to do: this module's import lets diffusers find the classes with a plan."""
+    """Do nothing more: this module's import lets diffusers find the classes with a plan."""
 
 
 def load_in_sglang() -> None:
@@ -31,7 +32,7 @@ def load_in_sglang() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """The class with a plan over SGLang's own scheduler, by the name it was registered with."""
+    """Return the class with a plan over SGLang's own scheduler, by its registered name."""
     plain = name.removeprefix(PREFIX)
     if name == plain or plain not in IN_SGLANG:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

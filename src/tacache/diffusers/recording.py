@@ -1,20 +1,19 @@
 """Full runs of a pipeline, measured from inside its scheduler as they go."""
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 
 from tacache.calibration import Recorder
+from tacache.diffusers.applying import plain_scheduler
 from tacache.diffusers.calls import calling_pipeline, run_breaks
-from tacache.diffusers.derived import like, subclass
-from tacache.diffusers.flow import run_times
-from tacache.diffusers.host import plain_scheduler
+from tacache.diffusers.hooks import SchedulerHooks, hooked_like
+from tacache.diffusers.stepping import run_times
 
 
-class Watcher:
+class RunWatcher:
     """What a scheduler saw in a call of its pipeline, which may walk the levels repeatedly."""
 
     def __init__(self) -> None:
@@ -35,29 +34,25 @@ class Watcher:
 
 
 @contextmanager
-def recording(pipe: Any) -> Iterator[Watcher]:
+def recording(pipe: Any) -> Iterator[RunWatcher]:
     """Watch the velocities of the pipeline's calls, from its own scheduler's `step`."""
-    before, plain, watcher = pipe.scheduler, plain_scheduler(pipe), Watcher()
-    watched = like(plain, recording_scheduler(plain.__class__))
-    watched.watcher = watcher
-    pipe.scheduler = watched
+    before, plain, watcher = pipe.scheduler, plain_scheduler(pipe), RunWatcher()
+    pipe.scheduler = hooked_like(plain, RecordingHooks)
+    pipe.scheduler.watcher = watcher
     try:
         yield watcher
     finally:
         pipe.scheduler = before
 
 
-@functools.cache
-def recording_scheduler(parent: type) -> Any:
-    """`parent` with a `step` that also tells a watcher."""
-    plain_step: Any = parent.step  # type: ignore[attr-defined]
+class RecordingHooks(SchedulerHooks):
+    """Hooks whose `step` also tells a watcher."""
 
-    @functools.wraps(plain_step)
-    def step(
-        self: Any, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any
+    watcher: RunWatcher
+
+    def _step(
+        self, step: Callable[..., Any], v: Tensor, timestep: Any, x: Tensor, options: dict[str, Any]
     ) -> Any:
-        result = plain_step(self, model_output, timestep, sample, *args, **kwargs)
-        self.watcher.see(self, model_output)
+        result = step(v, timestep, x, **options)
+        self.watcher.see(self, v)
         return result
-
-    return subclass("Recording", parent, {"step": step, "watcher": Watcher()})

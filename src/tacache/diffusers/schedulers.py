@@ -1,155 +1,245 @@
 """Schedulers that carry a plan: the pipeline's own class, stepping from anchor to anchor.
 
-`set_timesteps` builds the full grid through the parent and then shows the pipeline the anchors
-only. `step` advances from one anchor to the next with the parent's own step, giving it the full
-grid meanwhile; a fitted plan on Euler takes one step across. The pipeline simply loops fewer times.
+`set_timesteps` builds the full grid through the parent, and a `PlanRun` takes over from there: the
+scheduler only delegates to it. The pipeline simply loops fewer times.
 """
 
 import copy
 import functools
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+import json
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import diffusers
-import torch
 
 # SchedulerMixin must be found in this module for `from_pretrained` to load these classes.
 from diffusers import SchedulerMixin
 from torch import Tensor
 
-from tacache.diffusers.beginning import BeginsRun
-from tacache.diffusers.checks import Said
-from tacache.diffusers.derived import subclass
-from tacache.diffusers.matching import check_latent_shape
+from tacache.diffusers.calls import RunningCall, repeats, running_call
+from tacache.diffusers.checks import ApplyOptions, warn_unread
+from tacache.diffusers.hooks import SchedulerHooks, hooked
+from tacache.diffusers.plan_run import PlanRun
+from tacache.diffusers.stepping import check_flow_scheduler
 from tacache.errors import HostError
-from tacache.stepper import Stepper
+from tacache.plan import Plan
 from tacache.velocity import check_finite
 
-PREFIX = "Plan"
+CONFIG_FIELDS = ("plan", "strength", "breaks")  # what these classes add to the configuration
 
 
-class FollowsPlan(BeginsRun):
-    """Mixin over a flow scheduler; `plan_scheduler` puts the two together."""
+class PlanSchedulerMixin(SchedulerHooks):
+    """Hooks over a flow scheduler that follow a plan; without one it acts as its parent."""
+
+    PREFIX: ClassVar[str] = "Plan"
+
+    # Set before the parent's __init__, which may prepare a run already.
+    plan: Plan | None = None
+    options = ApplyOptions()
+    _run: PlanRun | None = None
+    _place: Any = None  # of the call that prepared the run, in its code
+    _has_warned = False  # of a call that cannot be read
+    _is_stepping = False  # our own step is under way
+    _source: Any = None  # the scheduler this one is a copy of
+    _applied_to: Any = None  # a weak reference to the pipeline that `apply` was given
+    _watch: Any = None  # what says that it was replaced by hand
+    _beside: Any = None  # a weak reference to the scheduler of the first latent, for a further one
+    _latent: str | None = None  # the name of that further one
+    _is_copied_run = False  # prepared by the scheduler that this one is a copy of
+
+    @classmethod
+    def class_members(cls, parent: Any) -> dict[str, Any]:
+        """Return a constructor that takes a plan, and where `from_pretrained` finds the class."""
+        return {
+            "__doc__": f"{parent.__name__} that follows a plan.",
+            "__module__": __name__,
+            "__init__": _constructor(parent.__init__),
+        }
+
+    @property
+    def strength(self) -> float | None:
+        """Return the strength that `apply` was given: where the plan starts."""
+        return self.options.strength
+
+    @property
+    def run_plan(self) -> Plan | None:
+        """Return the plan as it fits the run that `set_timesteps` last prepared."""
+        return None if self._run is None else self._run.plan
+
+    @property
+    def evaluations(self) -> tuple[int, int] | None:
+        """Return how many evaluations the run has used and how many it has; None before it begins.
+
+        It holds in the middle of a step too, where the parent's own numbers are of the full grid.
+        """
+        run = self._run
+        return None if run is None else (run.evaluated, run.plan.evaluations)
+
+    def tell_unfinished(self) -> str | None:
+        """Warn once if the last run ended before its plan did, and return the warning."""
+        return None if self._run is None else self._run.tell_unfinished()
+
+    def leave(self) -> None:
+        """Say what is unfinished: the pipeline gets its own scheduler back."""
+        self.tell_unfinished()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy with a run of its own."""
+        """Return a copy with a run of its own."""
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         copied.__dict__.update(copy.deepcopy(self._own(), memo))
         copied._source, copied._applied_to = self._source or self, self._applied_to
-        copied._is_told = True
+        copied._is_copied_run = True
+        if copied._run is not None:
+            copied._run.is_told = True
         return copied
 
     def __reduce__(self) -> Any:
-        """By the parent, which may be a class of the user's own."""
-        return _made_for, (parent_class(type(self)),), self._own()
+        """Reduce by the parent, which may be a class of the user's own."""
+        return _without_attributes, (parent_class(type(self)),), self._own()
 
-    @property
-    def evaluations(self) -> tuple[int, int] | None:
-        """How many evaluations the run has used and how many it has; None before it begins.
+    def _own(self) -> dict[str, Any]:
+        """Return the attributes that belong to a copy too."""
+        apart = (
+            "_source",
+            "_applied_to",
+            "_place",
+            "_watch",
+            "_beside",
+            "_latent",
+            "_is_copied_run",
+        )
+        return {name: value for name, value in self.__dict__.items() if name not in apart}
 
-        It holds in the middle of a step too, where the parent's own numbers are of the full grid.
-        """
-        stepper = self._stepper
-        if stepper is None:
-            return None
-        anchors = stepper.plan.anchors
-        return sum(n < stepper.step for n in anchors), len(anchors)
+    def _load_plan(self, plan: dict[str, Any] | None, options: ApplyOptions) -> None:
+        """Take the plan out of the configuration."""
+        check_flow_scheduler(self)
+        self.plan = None if plan is None else Plan.from_json(json.dumps(plan), "the plan")
+        self.options = options
 
-    def _walk(self, step: Any, v: Tensor, timestep: Any, x: Tensor, *args: Any, **kw: Any) -> Any:
-        """From this anchor to the next, by the parent's `step`."""
-        if self._stepper is None:
-            return step(self, v, timestep, x, *args, **kw)
-        self._check_first_step(self._stepper, timestep, x)
-        stepper = self._stepper  # which the first step may have moved to a later start
-        tokens = kw.get("per_token_timesteps")
-        is_euler = isinstance(self, diffusers.FlowMatchEulerDiscreteScheduler)
-        if stepper.plan.weights is not None and is_euler and tokens is None:
-            average = stepper.jump(x, lambda: v)  # the shown grid has the anchors only
-            return step(self, average, timestep, x, *args, **kw)
-        with self._full_view(stepper):
-            while True:
-                n = self._start + stepper.step
-                now = self._full.timesteps[n]
-                if tokens is not None:  # a token never lies above the level the walk has reached
-                    kw["per_token_timesteps"] = torch.minimum(tokens, now.to(tokens))
-                self._step_index = n
-                result = step(self, stepper.velocity(x, lambda: v), now, x, *args, **kw)
-                x = result[0]
-                if stepper.step >= stepper.plan.steps or stepper.evaluates:
-                    return result
+    def _prepare(self, prepare: Callable[[], None]) -> None:
+        before, place, self._run = self._run, self._place, None
+        self._is_copied_run = False
+        prepare()
+        self._begin_run(before)
+        if self._run is not None and before is not None and self._place is not None:
+            # WanAnimate prepares a run after each of its parts, the last one too.
+            self._run.is_spare = before.stepper.is_done and not repeats(place, self._place)
+
+    def _begin_run(self, before: PlanRun | None) -> None:
+        """Follow the plan on the grid that was just built."""
+        if self.plan is not None:
+            self._run = PlanRun.of_call(self, self.plan, self._read_call(before), self.options)
+
+    def _read_call(self, before: PlanRun | None) -> RunningCall:
+        """Read the call that prepared this run; warn if the run before it was cut short."""
+        call, place = running_call(self), self._place
+        if before is not None and (before.stepper.step or repeats(place, call.place)):
+            before.tell_unfinished()
+        self._place = call.place
+        if call.pipeline is None and self._applied_to is not None:
+            call = replace(call, pipeline=self._applied_to())
+        self._step_beside(call)
+        if self.plan is not None and not self.plan.is_full:
+            self._has_warned = self._has_warned or warn_unread(call, self.options)
+        return call
+
+    def _begin_at(self, set_begin_index: Callable[[int], None], index: int) -> None:
+        if self._run is not None:
+            self._run.check_begin(index)
+        set_begin_index(index)
+
+    def _mix(self) -> None:
+        if self._run is not None:
+            self._run.note_noise()
+
+    def _step(
+        self, step: Callable[..., Any], v: Tensor, timestep: Any, x: Tensor, options: dict[str, Any]
+    ) -> Any:
+        if self._is_copied_run:
+            self._find_latent()
+        if self._beside is not None:
+            self._check_together()
+        run = self._run
+        if run is None:
+            return step(v, timestep, x, **options)
+        self._is_stepping = True
+        try:
+            result = run.step(self, step, v, timestep, x, options)
+        finally:
+            self._is_stepping = False
+        if run.stepper.is_done:
+            check_finite(result[0])
+        return result
+
+    def _find_latent(self) -> None:
+        """Follow the plan of the latent that a call steps with this copy."""
+        self._is_copied_run = False
+        call = running_call(self)
+        self._step_beside(call)
+        if self._run is None or self.plan is None:
+            return
+        if call.latent is not None or self.plan.latents is not None:
+            self._run.step_latent(self, self.plan, call)
+
+    def _step_beside(self, call: RunningCall) -> None:
+        """Note which latent of a joint model is stepped, and the scheduler of the first."""
+        self._latent = call.latent
+        self._beside = None if call.latent is None else weakref.ref(call.pipeline.scheduler)
+
+    def _check_together(self) -> None:
+        """Stop where the latents of one loop would be evaluated at other steps."""
+        runs = self._run, getattr(self._beside(), "_run", None)
+        anchors = [None if run is None else run.plan.anchors for run in runs]
+        if anchors[0] != anchors[1]:
+            raise HostError(
+                "the latents of this run are evaluated at other steps, since one of their "
+                "schedulers was prepared or replaced by itself: put the plan in anew with "
+                "apply(pipe, plan) or accelerate(pipe)"
+            )
 
     def _init_step_index(self, timestep: Any) -> None:
-        """As the parent, which does this in its `step`: elsewhere another step stands for ours."""
-        if self._stepper is not None and not self._is_stepping:
-            self._is_told = True
-            raise HostError(
+        """Do as the parent does in its `step`: elsewhere another step stands for ours."""
+        if self._run is not None and not self._is_stepping:
+            self._run.refuse(
                 "something else steps in the place of this scheduler, which carries a plan: only "
                 "its own step rebuilds what lies between two evaluations. xDiT's wrapper does so "
                 "with sequence or pipeline parallelism: run without them, or remove(pipe) first"
             )
         super()._init_step_index(timestep)  # type: ignore[misc]
 
-    @contextmanager
-    def _full_view(self, stepper: Stepper) -> Iterator[None]:
-        """The parent's view of the run while it steps; the pipeline's view again afterwards."""
-        shown = self.timesteps, self.sigmas, self.num_inference_steps, self._begin_index
-        self.timesteps, self.sigmas = self._full
-        self.num_inference_steps = len(self._full.timesteps)
-        try:
-            yield
-        finally:
-            self.timesteps, self.sigmas, self.num_inference_steps, self._begin_index = shown
-            done = sum(n < stepper.step for n in stepper.plan.anchors)
-            self._step_index = self._begun + done
 
-    def _check_first_step(self, stepper: Stepper, timestep: Any, x: Tensor) -> None:
-        if isinstance(timestep, Tensor) and timestep.numel() > 1:
-            raise HostError(
-                "each frame has a timestep of its own in this run (diffusion forcing): steps "
-                "cannot be skipped for all of them together"
-            )
-        if stepper.step != 0:
-            return
-        if not self._has_noise:
-            self._is_told = True
-            raise HostError(
-                "the pipeline did not mix the picture with noise at the plan's start (strength=1.0 "
-                "means noise alone to it): it cannot be started midway under a plan"
-            )
-        self._follow_edits()
-        if self._steps_latents:
-            check_latent_shape(stepper.plan, tuple(x.shape[1:]))
-        # Where the pipeline did not say where it begins, look once, as the parent would.
-        if self._begin_index is None and float(timestep) != float(self.timesteps[0]):
-            if self._skips_nothing:
-                self._check_begin(self.index_for_timestep(timestep))
-                return
-            self._is_told = True
-            raise HostError(
-                f"the pipeline starts at timestep {float(timestep):g}, the plan at "
-                f"{float(self.timesteps[0]):g}: apply(pipe, plan, strength=...) sets the start"
-            )
-
-    def _follow_edits(self) -> None:
-        """Cosmos 2 writes its last noise level after `set_timesteps`: so does the full grid."""
-        if self.sigmas._version == self._sigmas_version:
-            return
-        stays = len(self.sigmas) > 1 and bool(self.sigmas[-1] == self.sigmas[-2])
-        self._full.sigmas[-1] = self._full.sigmas[-2] if stays else self.sigmas[-1]
-        self.sigmas[-1] = self._full.sigmas[-1]  # where one step crosses the last interval
-
-
-@functools.cache
-def plan_scheduler(parent: type) -> type:
+def plan_scheduler(parent: type) -> Any:
     """Return the class that follows a plan with `parent`'s own grid and step.
 
-    The signatures that pipelines and `from_config` inspect stay the parent's.
+    Args:
+        parent: A scheduler class of diffusers, or one with its interface.
+
+    Returns:
+        The class. The signatures that pipelines and `from_config` inspect stay the parent's; its
+        constructor takes `plan`, `strength` and `breaks` beside the parent's arguments.
+
     """
-    plain: Any = parent
-    plain_init, plain_set_timesteps, plain_step = plain.__init__, plain.set_timesteps, plain.step
+    return hooked(parent, PlanSchedulerMixin)
+
+
+def parent_class(scheduler_class: type) -> Any:
+    """Return the plain scheduler class behind a class that follows a plan."""
+    bases = (base for base in scheduler_class.__mro__ if issubclass(base, SchedulerMixin))
+    return next(base for base in bases if not issubclass(base, PlanSchedulerMixin))
+
+
+def _without_attributes(parent: type) -> Any:
+    """Return an object that follows a plan, before it has any attributes."""
+    carrier = plan_scheduler(parent)
+    return carrier.__new__(carrier)
+
+
+def _constructor(plain_init: Any) -> Any:
+    """Return the parent's constructor with a plan and what `apply` was told."""
 
     @functools.wraps(plain_init)
     def __init__(  # noqa: N807
@@ -161,76 +251,19 @@ def plan_scheduler(parent: type) -> type:
         **kwargs: Any,
     ) -> None:
         plain_init(self, *args, **kwargs)
-        kept = None if breaks is None else list(breaks)
-        self.register_to_config(plan=plan, strength=strength, breaks=kept)
-        self._load_plan(plan, Said(strength, None if breaks is None else tuple(breaks)))
+        levels = None if breaks is None else list(breaks)
+        self.register_to_config(plan=plan, strength=strength, breaks=levels)
+        self._load_plan(plan, ApplyOptions(strength, None if breaks is None else tuple(breaks)))
 
-    @functools.wraps(plain_set_timesteps)
-    def set_timesteps(self: Any, *args: Any, **kwargs: Any) -> None:
-        before, self._stepper = self._stepper, None
-        plain_set_timesteps(self, *args, **kwargs)
-        self._begin_run(before)
-
-    def set_begin_index(self: Any, begin_index: int = 0) -> None:
-        self._check_begin(begin_index)
-        plain.set_begin_index(self, begin_index)
-
-    def noticing(method: Any) -> Any:
-        @functools.wraps(method)
-        def noticed(self: Any, *args: Any, **kwargs: Any) -> Any:
-            self._note_noise()
-            return method(self, *args, **kwargs)
-
-        return noticed
-
-    @functools.wraps(plain_step)
-    def step(
-        self: Any, model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **kwargs: Any
-    ) -> Any:
-        self._is_stepping = True
-        try:
-            result = self._walk(plain_step, model_output, timestep, sample, *args, **kwargs)
-        finally:
-            self._is_stepping = False
-        if self._stepper is not None and self._stepper.is_done:
-            check_finite(result[0])
-        return result
-
-    members: dict[str, Any] = {
-        "__doc__": f"{parent.__name__} that follows a plan.",
-        "__module__": __name__,
-        "__init__": __init__,
-        "set_timesteps": set_timesteps,
-        "set_begin_index": set_begin_index,
-        "step": step,
-    }
-    for name in ("scale_noise", "add_noise"):
-        if hasattr(plain, name):
-            members[name] = noticing(getattr(plain, name))
-    _add_parameters(__init__, "plan", "strength", "breaks")
-    made: type = subclass(PREFIX, parent, members, FollowsPlan)
-    return made
-
-
-def parent_class(scheduler_class: type) -> type:
-    """The plain scheduler class behind a class that follows a plan."""
-    bases = (base for base in scheduler_class.__mro__ if issubclass(base, SchedulerMixin))
-    return next(base for base in bases if not issubclass(base, FollowsPlan))
-
-
-def _made_for(parent: type) -> Any:
-    """An object that follows a plan, before it has any attributes."""
-    made: Any = plan_scheduler(parent)
-    return made.__new__(made)
-
-
-def _add_parameters(function: Any, *names: str) -> None:
-    """Keyword parameters at the end of a wrapped signature, where `from_config` looks for them."""
-    signature = inspect.signature(function)
+    signature = inspect.signature(__init__)  # the parent's, to whose end `from_config` looks
     added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in names
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+        for name in CONFIG_FIELDS
     ]
-    function.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])
+    __init__.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), *added]
+    )
+    return __init__
 
 
 PlanFlowMatchEulerDiscreteScheduler = plan_scheduler(diffusers.FlowMatchEulerDiscreteScheduler)
@@ -239,13 +272,14 @@ PlanDPMSolverMultistepScheduler = plan_scheduler(diffusers.DPMSolverMultistepSch
 
 
 def __getattr__(name: str) -> Any:
-    """Classes made for other parents, by name: what `from_pretrained` asks for."""
+    """Return the class made for another parent, by name: what `from_pretrained` asks for."""
+    prefix = PlanSchedulerMixin.PREFIX
     parent = (
-        getattr(diffusers, name.removeprefix(PREFIX), None) if name.startswith(PREFIX) else None
+        getattr(diffusers, name.removeprefix(prefix), None) if name.startswith(prefix) else None
     )
     if not (isinstance(parent, type) and issubclass(parent, SchedulerMixin)):
         reason = f"module {__name__!r} has no attribute {name!r}"
-        if name.startswith(PREFIX):
+        if name.startswith(prefix):
             reason += ": its parent is not of diffusers; save it plain, and apply the plan again"
         raise AttributeError(reason)
     return plan_scheduler(parent)

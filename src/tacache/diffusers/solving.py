@@ -8,21 +8,21 @@ import torch
 from torch import Tensor
 
 from tacache.errors import HostError
-from tacache.fitting.walking import EulerWalk
+from tacache.fitting.integrators import EulerIntegrator
 
 if TYPE_CHECKING:
-    from tacache.diffusers.driving.loop import Held, Loop
+    from tacache.diffusers.driven_loop import HeldStep, Loop
 
 
 class Solver:
     """The pipeline's own solver on a driven run's grid: Euler, or a multistep one with history."""
 
-    def __init__(self, origin: Any, first: "Held", loop: "Loop") -> None:
+    def __init__(self, origin: Any, first: "HeldStep", loop: "Loop") -> None:
         self._scheduler, self._first, self._loop = copy_run(origin), first, loop
         self.n = 0
 
     def step(self, v: Tensor, x: Tensor) -> Tensor:
-        """The state at the next step, from velocity and state at this one, bit for bit."""
+        """Return the state at the next step, from velocity and state at this one, bit for bit."""
         if self.n >= self._loop.steps:
             raise HostError(f"the solver has made all {self._loop.steps} steps: take a new one")
         now = self._scheduler.timesteps[self._loop.start + self.n]
@@ -30,7 +30,7 @@ class Solver:
         tokens = options.get("per_token_timesteps")
         if tokens is not None:  # a token never lies above the level the walk has reached
             options["per_token_timesteps"] = torch.minimum(tokens, now.to(tokens))
-        v = -v if self._first.negated else v
+        v = v if self._first.factor == 1 else v / self._first.factor
         x_next: Tensor = self._scheduler.plain_step(v, now, x, **options)[0]
         self.n += 1
         return x_next
@@ -51,18 +51,18 @@ class Solver:
         return states
 
 
-class EulerSteps(EulerWalk):
+class DiffusersEuler(EulerIntegrator):
     """As diffusers' Euler scheduler steps: in float32, and then in the velocity's dtype."""
 
     def move(self, x: Tensor, v: Tensor, n: int, m: int) -> Tensor:
-        """One step across the interval, bit for bit: its length is a tensor there too."""
+        """Make one step across the interval, bit for bit: its length is a tensor there too."""
         start, end = torch.tensor([self.times[n], self.times[m]], dtype=torch.float32, device="cpu")
         moved: Tensor = x.float() + (end - start) * v
         return moved.to(v.dtype)
 
 
-class SolverWalk:
-    """A fit's samples, each with a solver of its own (`tacache.fitting.walking.Walk`)."""
+class SolverIntegrator:
+    """A fit's samples, each with a solver of its own (`tacache.fitting.integrators.Integrator`)."""
 
     remembers = True
 
@@ -70,7 +70,7 @@ class SolverWalk:
         self.solvers, self.times = solvers, times
 
     def move(self, x: Tensor, v: Tensor, n: int, m: int) -> Tensor:
-        """Every step on the way with the same velocity, as a plan's scheduler makes them."""
+        """Make every step on the way with the same velocity, as a plan's scheduler makes them."""
         states = list(x)
         for _ in range(n, m):
             states = [solver.step(v[s], states[s]) for s, solver in enumerate(self.solvers)]
@@ -99,7 +99,7 @@ class SolverWalk:
 
 
 def copy_run(scheduler: Any) -> Any:
-    """A scheduler on the same grid and with the same history, to step with."""
+    """Return a scheduler on the same grid and with the same history, to step with."""
     copied: Any = object.__new__(type(scheduler))
     own = {name: value for name, value in scheduler.__dict__.items() if name != "loop"}
     copied.__dict__.update(copy.deepcopy(own))
@@ -107,7 +107,7 @@ def copy_run(scheduler: Any) -> Any:
 
 
 def _in_dtype(value: Any, dtype: torch.dtype, shape: torch.Size) -> Any:
-    """A solver's remembered states in another dtype; everything else as it is."""
+    """Return a solver's remembered states in another dtype; everything else as it is."""
     if isinstance(value, list):
         return [_in_dtype(part, dtype, shape) for part in value]
     return value.to(dtype) if isinstance(value, Tensor) and value.shape == shape else value

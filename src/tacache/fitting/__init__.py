@@ -8,35 +8,56 @@ step changes all weights at once (`refine`). Samples that no weight is fitted to
 
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tacache.certificate import Certificate
-from tacache.errors import PlanError
-from tacache.fitting.aiming import FINER_RUNS, flow_cost
+from tacache.errors import PlanError, counted
+from tacache.fidelity import capped, psnr
+from tacache.fitting.aiming import FINER_RUNS
 from tacache.fitting.anchors import best_anchors
-from tacache.fitting.flow import Target, equivalent_steps, finest_of
+from tacache.fitting.budget_search import guess_for, most_tries, tried_plans
+from tacache.fitting.fit_options import FitOptions
+from tacache.fitting.flow import equivalent_steps, finest_of
 from tacache.fitting.full_runs import beside, held_out_of
-from tacache.fitting.lockstep import Fit, Problem, Reference, drift_of, lock_step
-from tacache.fitting.reference import probe_cost, record
+from tacache.fitting.lockstep import (
+    Fit,
+    Problem,
+    Reference,
+    drift_of,
+    lock_step,
+    log_drift,
+)
+from tacache.fitting.portfolio import (
+    best_nodes,
+    candidates,
+    first_round_file,
+    free_problem,
+    snapped,
+)
+from tacache.fitting.reference import record, reference_cost
 from tacache.fitting.refine import needed, refine, with_weights
-from tacache.fitting.samples import FunctionRuns, Runs
-from tacache.fitting.search import SearchedFits, best_power, search_anchors
+from tacache.fitting.samples import FitSamples, FunctionSamples
+from tacache.fitting.search import SearchedFits, best_power, best_subset, search_anchors
 from tacache.grid import break_steps
-from tacache.plan import LONGEST, Plan
+from tacache.instant import check_for_the_run, flow_nodes, instant_plan, multistep_rows
+from tacache.plan import Certificate, LatentCertificate, LatentPlan, Plan
 from tacache.profile import Origin
 from tacache.velocity import Condition, Velocity
 from tacache.work.progress import counting
 
 logger = logging.getLogger("tacache.fitting")
-TRIES = 4  # fits of all samples that come before a refinement
-FAST = 1500  # evaluations in all, without a search
-ENOUGH = 8  # samples: with fewer, single ones of others may be led elsewhere
+MIN_TRIES = 4  # fits of all samples that come before a refinement
+MIN_SAMPLES = 8  # samples: with fewer, single ones of others may be led elsewhere
+
+# Returns a plan with the PSNR of held-out pictures in its certificate.
+Measuring = Callable[[Plan, Reference], Plan]
 
 
 @torch.no_grad()
@@ -45,102 +66,172 @@ def fit_plan(
     noise: Tensor,
     times: Iterable[float],
     *,
-    evaluations: int,
-    target: Target = "run",
-    reference_steps: int | None = None,
-    history: int = LONGEST,
-    max_evaluations: int = 3000,
-    search: bool = True,
+    evaluations: int | None = None,
     condition: Condition | None = None,
     batch_size: int | None = None,
-    progress: bool = False,
+    decode: Callable[[Tensor], Tensor] | None = None,
+    **options: Any,
 ) -> Plan:
-    """Fit a plan with this many evaluations to full-step runs from `noise`.
+    """Fit a plan to full-step runs from `noise`: with so many evaluations, or as near as is asked.
 
     The full run is itself an approximation of the flow. With `target="flow"` the plan is fitted to
     the flow: a second run by a better solver with `reference_steps` (twice as many, unless told)
     says where the flow leads.
 
+    In the place of evaluations, `like_steps=50` asks for the fewest that are as near to the flow as
+    50 Euler steps, and `min_psnr=35` for the fewest whose pictures have this PSNR to the full run:
+    several budgets are then tried, from one set of full runs.
+
     A quarter of the samples (at least one) is held out from every fit and judges the anchors. One
-    evaluation is one velocity of one sample; at most `max_evaluations` are spent, the full runs
-    included. `search=False` is quicker: it keeps the anchors that a dynamic program finds, and
-    spends at most 1,500 evaluations. `history` says from what an interval is rebuilt: 1, the
-    velocity of its anchor; 2, the last two; 3, a memory of all before. Without a condition
-    `velocity` always gets the whole batch; `condition={}` says that a part may be evaluated alone.
+    evaluation is one velocity of one sample; at most `max_evaluations` are spent on one budget, the
+    full runs included.
+
+    Args:
+        velocity: The guided velocity, `velocity(x, t, **condition)`.
+        noise: The states that the samples start from, along dim 0.
+        times: The noise levels of the full run, N + 1 numbers.
+        evaluations: How often the plan evaluates the model.
+        condition: What belongs to each sample, by the names of `velocity`'s arguments. Without one
+            `velocity` always gets the whole batch; `{}` says that a part may be evaluated alone.
+        batch_size: How many samples one call of `velocity` gets at most.
+        decode: What turns results into pictures with values from 0 to 1, for `min_psnr`; the
+            certificate then has their PSNR.
+        **options: The fields of `tacache.fitting.fit_options.FitOptions`: like_steps, min_psnr,
+            psnr_of, target, reference_steps, history, max_evaluations, search, resume and progress.
+
+    Returns:
+        The plan, with a certificate of what it does on the samples that were held out.
+
+    Raises:
+        PlanError: If such a plan cannot be fitted, or not with so few evaluations in all, or if no
+            number of evaluations below the full run's reaches what is asked for.
+        HostError: If a velocity is not finite, or not of its state's shape.
+
     """
-    runs = FunctionRuns(velocity, noise, times, condition, batch_size)
-    return fit_runs(
-        runs,
-        [evaluations],
-        target=target,
-        reference_steps=reference_steps,
-        history=history,
-        max_evaluations=max_evaluations,
-        search=search,
-        progress=progress,
-    )[0][0]
+    samples = FunctionSamples(velocity, noise, times, condition, batch_size)
+    chosen, unknown = FitOptions.split({**options, "evaluations": evaluations})
+    if unknown:
+        raise TypeError(f"fit_plan has no option {', '.join(unknown)}")
+    if chosen.min_psnr is not None and decode is None:
+        raise PlanError(
+            "min_psnr is the PSNR of pictures: give decode, which makes them of results, with "
+            "values from 0 to 1; or ask for like_steps"
+        )
+    measure = None if decode is None else _measuring(samples, decode)
+    return chosen_plan(fit_runs(samples, chosen, measure), chosen)
+
+
+def chosen_plan(plans: Sequence[Plan], options: FitOptions) -> Plan:
+    """Return the plan that was asked for, of those that were fitted.
+
+    Where a quality was asked for that none of them promises, that is a PlanError.
+    """
+    goal = options.goal
+    if goal is None:
+        return plans[0]
+    plan = goal.fewest(plans, lambda plan: plan)
+    if plan is None:
+        raise PlanError(
+            f"up to {plans[-1].evaluations} evaluations do not reach what is asked for, "
+            f"{goal.words}: {goal.best_of(plans)}. Ask for less, or make the full run"
+        )
+    return plan
+
+
+def _measuring(samples: FunctionSamples, decode: Callable[[Tensor], Tensor]) -> Measuring:
+    """Return what measures a plan on pictures of held-out samples."""
+
+    def measure(plan: Plan, reference: Reference) -> Plan:
+        full = decode(reference.run_ends[: reference.held_out].to(samples.noise.device))
+        ends = samples.ends_by(plan, range(reference.held_out))
+        spent = plan.evaluations * (samples.total if samples.together else reference.held_out)
+        return with_psnr(plan, psnr(full, decode(ends)).tolist(), spent)
+
+    return measure
+
+
+def with_psnr(plan: Plan, values: Sequence[float], spent: int) -> Plan:
+    """Return the plan with the PSNR of held-out pictures, which took so many evaluations."""
+    assert plan.certificate is not None  # a fit has made one
+    each = [capped(value) for value in values]
+    changed = {
+        "psnr": capped(fmean(values)) if values else None,
+        "p5_psnr": float(np.quantile(each, 0.05)) if values else None,
+        "worst_psnr": min(each, default=None),
+        "evaluations_spent": plan.certificate.evaluations_spent + spent,
+    }
+    return plan.model_copy(update={"certificate": plan.certificate.model_copy(update=changed)})
 
 
 @torch.no_grad()
-def fit_runs(
-    runs: Runs,
-    evaluations: Sequence[int],
-    *,
-    target: Target = "run",
-    reference_steps: int | None = None,
-    history: int = LONGEST,
-    max_evaluations: int = 3000,
-    search: bool = True,
-    measured: bool = False,
-    resume: Path | None = None,
-    progress: bool = False,
-) -> tuple[list[Plan], Reference]:
-    """A plan for each budget, from full runs that are made once, and those full runs.
+def fit_runs(runs: FitSamples, options: FitOptions, measure: Measuring | None = None) -> list[Plan]:
+    """Return a plan for each budget, from full runs that are made once.
 
-    With `measured`, a budget leaves aside what it takes to run the held-out samples once more under
-    its plan. `resume` names a file that keeps the full runs; searches keep theirs beside it.
+    Where a quality is asked for, they are the plans of all budgets that were tried. Each plan is
+    measured by `measure`, for which a budget leaves aside what it takes to run the held-out samples
+    once more; all fits are done by then, unless a PSNR is asked for. Searches keep what they found
+    beside `options.resume`.
     """
-    aside = held_out_of(runs.total) if measured else 0
-    aiming = flow_cost(runs, target, reference_steps)
-    if target == "flow" and isinstance(runs, FunctionRuns):  # a grid that cannot be divided
-        runs.divided_into(finest_of(len(runs.times) - 1, reference_steps))
-    for budget in evaluations:
-        check_budget(runs, budget, history, max_evaluations, aside * budget + aiming)
-    if runs.total < ENOUGH:
+    if options.target == "flow":
+        check_for_the_run([one.name for one in runs.latents if one.name is not None])
+    aside = 0 if measure is None else held_out_of(runs.total)
+    if options.target == "flow" and isinstance(runs, FunctionSamples):  # a grid not to be divided
+        runs.divided_into(finest_of(len(runs.times) - 1, options.reference_steps))
+    goal = options.goal
+    if goal is None and not options.evaluations:
+        raise PlanError("say how often the model is evaluated: evaluations, like_steps or min_psnr")
+    least, most = _bounds(runs, options, aside)
+    for budget in options.evaluations if goal is None else (most,):
+        check_budget(runs, budget, options, aside * budget)
+    if runs.total < MIN_SAMPLES:
         logger.warning(
             "a fit on %d samples may lead single pictures elsewhere: give it %d or more",
-            runs.total, ENOUGH,
+            runs.total, MIN_SAMPLES,
         )  # fmt: skip
-    if progress:
-        full = runs.total * (len(runs.times) - 1) + probe_cost(runs)
+    guess = most if goal is None else guess_for(goal, len(runs.times) - 1, least, most)
+    if options.progress:
+        beside = "probes take" if options.target == "run" else "what leads to the flow take at most"
         print(
-            f"{runs.total} samples: full runs and probes take {full} evaluations"
-            + (f", the flow at most {aiming} more" if aiming else "")
-            + f"; one budget spends at most {max_evaluations} in all",
+            f"{runs.total} samples: full runs and {beside} {reference_cost(runs, options)} "
+            "evaluations"
+            f"; one budget spends at most {options.limit} in all"
+            + ("" if goal is None else f", and at most {most_tries(least, most, guess)} are tried"),
             file=sys.stderr,
         )
-    reference = record(
-        runs, target=target, reference_steps=reference_steps, resume=resume, progress=progress
-    )
-    plans = [
-        fit_budget(
-            runs,
-            reference,
-            budget,
-            history=history,
-            max_evaluations=max_evaluations,
-            search=search,
-            measuring=aside * budget,
-            resume=resume,
-            progress=progress,
-        )
-        for budget in evaluations
-    ]
-    return plans, reference
+    reference = record(runs, options)
+
+    def fit(budget: int) -> Plan:
+        return fit_budget(runs, reference, budget, options, measuring=aside * budget)
+
+    def measured(plan: Plan) -> Plan:
+        return plan if measure is None else measure(plan, reference)
+
+    if options.min_psnr is not None and goal is not None:  # which says whether to go on
+        return tried_plans(lambda budget: measured(fit(budget)), goal, least, most, guess)
+    if goal is not None:
+        plans = tried_plans(fit, goal, least, most, guess)
+    else:
+        plans = [fit(budget) for budget in options.evaluations]
+    return [measured(plan) for plan in plans]
+
+
+def _bounds(runs: FitSamples, options: FitOptions, aside: int) -> tuple[int, int]:
+    """Return the fewest and the most evaluations that a fit with these options can have.
+
+    The most skip a step at least, and are as many as may be spent.
+    """
+    steps, least = len(runs.times) - 1, 1 + len(break_steps(runs.times, runs.breaks))
+    for budget in range(steps - 1, least, -1):
+        try:
+            check_budget(runs, budget, options, aside * budget)
+        except PlanError:
+            continue
+        return least, budget
+    return least, least
 
 
 def check_budget(
-    runs: Runs, evaluations: int, history: int, max_evaluations: int, measuring: int = 0
+    runs: FitSamples, evaluations: int, options: FitOptions, measuring: int = 0
 ) -> None:
     """Refuse before the first full run what cannot be fitted, and measured for so many more."""
     steps, parts = len(runs.times) - 1, len(break_steps(runs.times, runs.breaks))
@@ -148,26 +239,23 @@ def check_budget(
         raise PlanError("a fit needs at least two samples: one of them is held out to judge it")
     if not 1 + parts <= evaluations <= steps:
         raise PlanError(
-            f"{evaluations} evaluations are impossible: {steps} steps take {1 + parts} to {steps}"
+            f"{counted(evaluations, 'evaluation')} cannot be made: {steps} steps take {1 + parts} "
+            f"to {steps}"
         )
-    if not 1 <= history <= LONGEST:
+    needed = runs.total * evaluations + reference_cost(runs, options) + measuring
+    if options.max_evaluations < needed:
         raise PlanError(
-            f"history is 1 (the newest velocity), 2 (the last two) or {LONGEST} (a memory of all "
-            f"before the newest), not {history}"
-        )
-    needed = runs.total * (steps + evaluations) + probe_cost(runs) + measuring
-    if max_evaluations < needed:
-        raise PlanError(
-            f"max_evaluations={max_evaluations} is too few: the full runs, the probes and the "
-            f"final fit of {runs.total} samples take {needed}; allow that many"
-            + (", or give fewer samples" if runs.total > 2 else "")
+            f"max_evaluations={options.max_evaluations} is too few: the full runs, what is "
+            f"measured beside them and one fit of {runs.total} samples take {needed}; allow that "
+            "many" + (", or give fewer samples" if runs.total > 2 else "")
         )
 
 
 def forget(resume: Path, budgets: Iterable[int]) -> None:
     """Delete what fits of these budgets have kept to go on from."""
     kept = (resume, *(beside(resume, what) for what in FINER_RUNS))
-    for path in (*kept, *(_tries_file(resume, budget) for budget in budgets)):
+    tries = [_tries_file(resume, budget) for budget in budgets]
+    for path in (*kept, *tries, *map(first_round_file, tries)):
         path.unlink(missing_ok=True)
 
 
@@ -176,47 +264,120 @@ def _tries_file(resume: Path, budget: int) -> Path:
 
 
 def fit_budget(
-    runs: Runs,
+    runs: FitSamples,
     reference: Reference,
     evaluations: int,
+    options: FitOptions = FitOptions(),  # noqa: B008
     *,
-    history: int = LONGEST,
-    max_evaluations: int = 3000,
-    search: bool = True,
     measuring: int = 0,
-    resume: Path | None = None,
-    progress: bool = False,
 ) -> Plan:
-    """A plan for one budget; with too few evaluations left to search, the program's anchors.
+    """Return the plan of one budget; with too few evaluations left to search, by the program.
 
-    Without a search only the power of the growth is chosen, as far as `FAST` evaluations go;
-    `measuring` are those the caller spends on the plan afterwards. `resume` is the file that keeps
-    the full runs; the search keeps what it finds beside it.
+    Without a search only the power of the growth is chosen, and to the flow there is none: the best
+    of a portfolio is taken. `measuring` are the evaluations that the caller spends on the plan
+    afterwards.
     """
-    path = resume and _tries_file(resume, evaluations)
-    most = max_evaluations if search else min(max_evaluations, FAST)
-    left = most - reference.spent - measuring
-    with counting(left, f"fitting {evaluations} of {len(runs.times) - 1} steps", progress) as done:
-        problem = Problem(runs, reference, history, list(range(runs.total)), done)
-        if search:
+    path = options.resume and _tries_file(options.resume, evaluations)
+    left = options.limit - reference.spent - measuring
+    title = f"fitting {evaluations} of {len(runs.times) - 1} steps"
+    with counting(max(left, 0), title, options.progress) as done:
+        if reference.aim is not None:
+            return _to_flow(runs, reference, evaluations, options, left, path, done)
+        problem = Problem(runs, reference, options.history, list(range(runs.total)), done)
+        if options.search:
             fit, spent = _searched(problem, evaluations, left, path)
         else:
             tries = SearchedFits(problem, left, path)
-            fit, spent = _settled(tries, best_power(tries, evaluations), evaluations)
+            found = best_subset(tries, evaluations) or best_power(tries, evaluations)
+            fit, spent = _settled(tries, found, evaluations)
+        if options.keep_better:
+            return _better(problem, fit, reference.spent + spent)
     return _as_plan(problem, fit, reference.spent + spent)
 
 
-def _searched(problem: Problem, evaluations: int, left: int, path: Path | None) -> tuple[Fit, int]:
-    """The best fit that so many evaluations find, refined with what is over, and those it took.
+def _better(problem: Problem, fit: Fit, spent: int) -> Plan:
+    """Return the fitted plan, or that of the instant weights where held-out samples agree better.
 
-    A fit to the flow is not refined: that led single pictures elsewhere (docs/decisions.md).
+    It stays a fitted plan, which was measured on these samples and is for their grid.
     """
-    if problem.reference.euler:
+    runs = problem.runs
+    grids = {one.name: one.times for one in runs.latents if one.name is not None}
+    instant = instant_plan(runs.times, len(fit.anchors), breaks=runs.breaks, latents=grids)
+    beside = tuple(latent.weights for latent in (instant.latents or {}).values())
+    known = with_weights(problem, instant.anchors, instant.weights or (), beside=beside)
+    spent += len(problem.samples) * len(fit.anchors)
+    judges = range(problem.reference.held_out)
+    if _error(fit, judges) <= _error(known, judges):
+        return _as_plan(problem, fit, spent)
+    _tell_kept(len(judges))
+    return _as_plan(problem, known, spent)
+
+
+def _error(fit: Fit, samples: Iterable[int]) -> float:
+    return fmean(log_drift(fit._replace(drift={i: fit.drift[i] for i in samples})))
+
+
+def _tell_kept(judges: int) -> None:
+    logger.warning(
+        "an instant plan does better on %d held-out samples than the plan that was fitted: it is "
+        "kept", judges,
+    )  # fmt: skip
+
+
+def _to_flow(
+    runs: FitSamples,
+    reference: Reference,
+    evaluations: int,
+    options: FitOptions,
+    left: int,
+    path: Path | None,
+    done: Callable[[int], object],
+) -> Plan:
+    """Return a plan at free times, by the best nodes of a portfolio, judged on held-out samples."""
+    judges, nodes = list(range(reference.held_out)), candidates(runs, reference, evaluations)
+    instant = snapped(flow_nodes(runs.times, evaluations, runs.breaks), runs.times)
+    judging = 0 if runs.together else len(judges) * evaluations
+    aside = judging + runs.total * evaluations * options.keep_better
+    with free_problem(runs, reference, [*nodes, instant], options.history, done) as problem:
+        judged = problem if runs.together else problem._replace(samples=judges)
+        fit, spent = best_nodes(problem, nodes, left - aside, path)
+        if not (fit.states and runs.together):
+            known = with_weights(judged, fit.anchors, fit.weights)
+            fit, spent = known._replace(drift=fit.drift | known.drift), spent + judging
+        if options.keep_better:
+            fit, more = _nearer(problem, judged, fit, instant)
+            spent += more
+        return _as_plan(judged, fit, reference.spent + spent, runs.times)
+
+
+def _nearer(problem: Problem, judged: Problem, fit: Fit, nodes: Sequence[float]) -> tuple[Fit, int]:
+    """Return the fit, or an instant plan by which held-out samples end nearer; and what that took.
+
+    The fitted samples follow it only then, since the certificate says where they end as well.
+    """
+    anchors = tuple(problem.runs.times.index(t) for t in nodes[:-1])
+    rows = multistep_rows(nodes, break_steps(nodes, problem.runs.breaks))
+    known, judges = with_weights(judged, anchors, rows), range(problem.reference.held_out)
+    if _error(fit, judges) <= _error(known, judges):
+        return fit, len(judged.samples) * len(anchors)
+    _tell_kept(len(judges))
+    rest = problem._replace(samples=[i for i in problem.samples if i not in judged.samples])
+    drift = known.drift | with_weights(rest, anchors, rows).drift
+    return known._replace(drift=drift), len(problem.samples) * len(anchors)
+
+
+def _searched(problem: Problem, evaluations: int, left: int, path: Path | None) -> tuple[Fit, int]:
+    """Return the best fit that so many evaluations find, refined with those left, and those spent.
+
+    Held-out samples say whether the refinement is kept (docs/decisions/0015-gauss-newton-step.md).
+    A fit of several latents is not refined.
+    """
+    if problem.runs.latents:
         tries = SearchedFits(problem, left, path)
         return _settled(tries, search_anchors(tries, evaluations), evaluations)
     once = len(problem.samples) * evaluations  # what one fit of all samples takes
     aside = needed(problem.reference.held_out, evaluations) + once
-    tries = SearchedFits(problem, left - aside if left - aside >= TRIES * once else left, path)
+    tries = SearchedFits(problem, left - aside if left - aside >= MIN_TRIES * once else left, path)
     fit, spent = _settled(tries, search_anchors(tries, evaluations), evaluations)
     weights, more = refine(problem, fit, left - spent - once)
     if weights == fit.weights:
@@ -225,7 +386,7 @@ def _searched(problem: Problem, evaluations: int, left: int, path: Path | None) 
 
 
 def _settled(tries: SearchedFits, fit: Fit | None, evaluations: int) -> tuple[Fit, int]:
-    """What the tries found with its states, or the program's anchors, and what that took."""
+    """Return what the tries found with its states, or the program's anchors, and what that took."""
     if fit is not None:
         return tries.walked(fit), tries.budget - tries.left
     problem, reference = tries.problem, tries.problem.reference
@@ -233,35 +394,64 @@ def _settled(tries: SearchedFits, fit: Fit | None, evaluations: int) -> tuple[Fi
     return lock_step(problem, anchors), len(problem.samples) * evaluations
 
 
-def _as_plan(problem: Problem, fit: Fit, spent: int) -> Plan:
-    """The plan of a fit, with its certificate."""
+def _as_plan(problem: Problem, fit: Fit, spent: int, grid: tuple[float, ...] | None = None) -> Plan:
+    """Return the plan of a fit, with its certificate; `grid` is the run's where times are free."""
     runs, reference = problem.runs, problem.reference
-    to_run = drift_of(problem, fit.states[-1], reference.run_ends)
+    first = runs.latents[0] if runs.latents else None
+    number = None if first is None else 0
+    to_run = drift_of(problem, fit.states[-1], reference.run_ends, number)
+    to_aim = fit.drift if first is None else drift_of(problem, fit.states[-1], latent=0)
     judges, others = range(reference.held_out), range(reference.held_out, runs.total)
     to_flow = nearness = None
-    if reference.euler:
-        to_flow = max(fmean(fit.drift[i] for i in judges), reference.flow_floor)
-        if min(to_flow, *reference.euler.values()) > 0:  # else all steps are exact
-            nearness = equivalent_steps(to_flow, reference.euler)
+    if reference.aim is not None:
+        euler = reference.aim.euler
+        to_flow = max(fmean(fit.drift[i] for i in judges), reference.aim.floor)
+        if min(to_flow, *euler.values()) > 0:  # else all steps are exact
+            nearness = equivalent_steps(to_flow, euler)
+    nodes = (*(runs.times[n] for n in fit.anchors), runs.times[-1])
     return Plan(
         rule="fitted",
-        times=runs.times,
-        anchors=fit.anchors,
+        times=runs.times if grid is None else nodes,
+        anchors=fit.anchors if grid is None else tuple(range(len(fit.anchors))),
         weights=fit.weights,
-        memory="carried",
         samples=runs.total - reference.held_out,
         breaks=runs.breaks,
-        host=Origin(
-            latent_shape=tuple(runs.noise.shape[1:]),
+        grid=grid,
+        origin=Origin(
+            latent_shape=tuple(runs.noise.shape[1:]) if first is None else first.shape,
             dtype=str(runs.noise.dtype).removeprefix("torch."),
         ),
         certificate=Certificate(
             held_out=reference.held_out,
             drift=fmean(to_run[i] for i in judges),
-            fit_drift=fmean(fit.drift[i] for i in others),
+            worst_drift=max(to_run[i] for i in judges),
+            fit_drift=fmean(to_aim[i] for i in others),
             flow_drift=to_flow,
             equivalent_steps=nearness,
             evaluations_spent=spent,
             date=date.today().isoformat(),
         ),
+        latents=_further_latents(problem, fit) or None,
     )
+
+
+def _further_latents(problem: Problem, fit: Fit) -> dict[str, LatentPlan]:
+    """Return what a plan holds of a joint model's further latents, with their certificates."""
+    judges = range(problem.reference.held_out)
+    others, latents = range(len(judges), problem.runs.total), {}
+    for number, weights in enumerate(fit.beside, start=1):
+        latent = problem.runs.latents[number]
+        drift = drift_of(problem, fit.states[-1], latent=number)
+        assert latent.name is not None  # only the first has none
+        latents[latent.name] = LatentPlan(
+            times=latent.times,
+            weights=weights,
+            breaks=latent.breaks,
+            latent_shape=latent.shape,
+            certificate=LatentCertificate(
+                drift=fmean(drift[i] for i in judges),
+                worst_drift=max(drift[i] for i in judges),
+                fit_drift=fmean(drift[i] for i in others),
+            ),
+        )
+    return latents

@@ -17,14 +17,14 @@ Floats = NDArray[np.float64]
 
 
 def inner_products(velocities: Tensor) -> Floats:
-    """<v_i, v_j> of one sample's steps (steps, ...), in float64."""
+    """Return <v_i, v_j> of one sample's steps (steps, ...), in float64."""
     rows = velocities.reshape(len(velocities), -1).double()
     found: Floats = (rows @ rows.T).cpu().numpy()
     return found
 
 
 def pooled(grams: Sequence[Floats]) -> Floats:
-    """The sum of the samples' inner products, each divided by how much its velocity changes.
+    """Make one Euler step (eq. 1) across all steps between.
 
     Without that, the few samples that turn sharply would decide for all.
     """
@@ -37,7 +37,7 @@ def pooled(grams: Sequence[Floats]) -> Floats:
 
 
 def local_errors(gram: Floats, times: Sequence[float], parts: Sequence[int] = ()) -> Floats:
-    """Squared error [p, n, m] of the move from n to m by the best weights of v_n and v_p.
+    """Return squared error [p, n, m] of the move from n to m by the best weights of v_n and v_p.
 
     [n, n, m] is that of v_n alone, and so is [p, n, m] where a new part starts between p and n.
     What cannot be (p > n, n >= m, a part that starts between n and m) is infinite.
@@ -63,7 +63,7 @@ def local_errors(gram: Floats, times: Sequence[float], parts: Sequence[int] = ()
 
 
 def best_anchors(errors: Floats, growth: Sequence[float], evaluations: int) -> tuple[int, ...]:
-    """The anchors with the least sum of local errors, each times its squared growth to the end.
+    """Return the anchors with the least sum of local errors, each times its squared growth.
 
     A walk over pairs (previous anchor, anchor), since an interval's error depends on both.
     """
@@ -87,7 +87,7 @@ def best_anchors(errors: Floats, growth: Sequence[float], evaluations: int) -> t
 
 
 def growth_between(steps: int, probed: Sequence[int], grown: Sequence[float]) -> list[float]:
-    """How many times an error made at each step has grown at the end, from a few probed steps.
+    """Return how many times an error made at each step has grown at the end, by probed steps.
 
     The logarithm is interpolated; an error made in the last step does not grow.
     """
@@ -96,7 +96,7 @@ def growth_between(steps: int, probed: Sequence[int], grown: Sequence[float]) ->
 
 
 def as_columns(basis: Sequence[Tensor], target: Tensor) -> Floats:
-    """Inner products of one sample's basis velocities and its target, the target last."""
+    """Return inner products of one sample's basis velocities and its target, the target last."""
     columns = torch.stack([part.flatten() for part in (*basis, target)]).double()
     found: Floats = (columns @ columns.T).cpu().numpy()
     return found

@@ -9,32 +9,30 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from tacache.decomposition import relative_distance
 from tacache.errors import PlanError
-from tacache.fitting.samples import Runs
+from tacache.fitting.samples import FitSamples
 from tacache.grid import GRID_TOLERANCE
+from tacache.tasu import relative_distance
 
-Target = Literal["run", "flow"]  # what a fit's intervals lead to
 EULER = 1.0  # the order of Euler's method: half the step, half the error
 SLOW = 0.6  # an order below this is believed; with few steps, smooth flows have one above it
-SLOWEST = 0.5  # no lower order is believed
+MIN_ORDER = 0.5  # no lower order is believed
 FINER = 2  # times as many steps, unless told otherwise
 
 
 def finest_of(steps: int, reference_steps: int | None) -> int:
-    """The steps of the finer run; one that is no finer than the run is refused."""
+    """Return the steps of the finer run; one that is no finer than the run is refused."""
     finest = FINER * steps if reference_steps is None else reference_steps
     if finest <= steps:
         raise PlanError(f"reference_steps is above the {steps} steps of the run, not {finest}")
     return finest
 
 
-def check_same_run(runs: Runs, other: Runs, steps: int) -> None:
+def check_same_run(runs: FitSamples, other: FitSamples, steps: int) -> None:
     """Refuse a run of so many steps that has another number, or begins or ends elsewhere."""
     ends = ((runs.times[0], other.times[0]), (runs.times[-1], other.times[-1]))
     same = all(math.isclose(a, b, abs_tol=10 * GRID_TOLERANCE) for a, b in ends)
@@ -46,20 +44,20 @@ def check_same_run(runs: Runs, other: Runs, steps: int) -> None:
         )
 
 
-def mean_apart(runs: Runs, x: Tensor, reference: Tensor) -> float:
-    """The mean relative distance of held-out samples' ends, those of all processes."""
+def mean_apart(runs: FitSamples, x: Tensor, reference: Tensor) -> float:
+    """Return the mean relative distance of held-out samples' ends, those of all processes."""
     mine = dict(zip(runs.numbers, _apart(x, reference), strict=False))  # held-out ones come first
     return fmean(runs.gathered(mine).values())
 
 
 def _apart(x: Tensor, reference: Tensor) -> list[float]:
-    """The relative distance of each sample, also of none: a process may have no held-out one."""
-    found: list[float] = relative_distance(x, reference).flatten().tolist() if len(x) else []
-    return found
+    """Return the relative distance of each sample; a process may have none of them."""
+    apart: list[float] = relative_distance(x, reference).flatten().tolist()
+    return apart
 
 
-def slower_order(runs: Runs, ends: Mapping[int, Tensor]) -> float | None:
-    """The order of Euler's error where it falls much slower than 1 / N, for all held-out samples.
+def slower_order(runs: FitSamples, ends: Mapping[int, Tensor]) -> float | None:
+    """Return the order of Euler's error where it falls much slower than 1 / N, for all judges.
 
     None where it does not, or where there are no three runs to tell. A single sample may turn
     elsewhere between two counts; that says nothing of the order.
@@ -75,14 +73,14 @@ def slower_order(runs: Runs, ends: Mapping[int, Tensor]) -> float | None:
 
 
 def _order(first: float, second: float, ratio: float, finer: float) -> float:
-    """The order, at most Euler's, by which an error falls first by one and then by another amount.
+    """Return the order, at most Euler's, by which an error falls by one amount and then another.
 
     An error of c / N^p falls by c (r^p - 1) / N^p up to N steps, r times those before, and by
     c (1 - f^-p) / N^p from there to f times as many.
     """
     if min(first, second) <= 0:
         return EULER
-    trials = [SLOWEST + 0.01 * n for n in range(round(100 * (EULER - SLOWEST)) + 1)]
+    trials = [MIN_ORDER + 0.01 * n for n in range(round(100 * (EULER - MIN_ORDER)) + 1)]
 
     def missed(p: float) -> float:
         expected = (math.pow(ratio, p) - 1) / (1 - math.pow(finer, -p))
@@ -98,7 +96,7 @@ def states_at(
     velocities: Tensor,
     breaks: Sequence[float] = (),
 ) -> Tensor:
-    """The states of a run over `times` at other noise levels, by cubic Hermite interpolation.
+    """Return the states of a run over `times` at other noise levels, by cubic Hermite polynomials.
 
     `states` has one state a noise level and `velocities` one a step, along dim 0. Across a break,
     where the velocity jumps, the nearer end of the step is continued in a straight line instead.
@@ -135,14 +133,14 @@ def _state_at(
 
 
 def extrapolated(coarse: Tensor, fine: Tensor, ratio: float, order: float = EULER) -> Tensor:
-    """What states of two runs point to, the fine one with `ratio` times as many steps."""
+    """Return what states of two runs point to, the fine one with `ratio` times as many steps."""
     if ratio <= 1 or order <= 0:
         raise PlanError(f"a finer run has more steps than the coarse one, not {ratio:g} times")
     return fine + (fine - coarse) / (math.pow(ratio, order) - 1)
 
 
 def equivalent_steps(distance: float, measured: Mapping[int, float]) -> float:
-    """How many Euler steps are at this distance from the flow, by distances of measured counts.
+    """Return how many Euler steps are at this distance from the flow, by those measured.
 
     Between two counts the logarithm of the distance is a straight line over that of the count;
     outside of all, the line goes on with Euler's order.
@@ -163,7 +161,7 @@ def equivalent_steps(distance: float, measured: Mapping[int, float]) -> float:
 
 
 def _falling(logs: Sequence[float]) -> list[float]:
-    """The logarithms, none above the one before: more steps are never taken to be worse."""
+    """Return the logarithms, none above the one before: more steps are never taken to be worse."""
     found: list[float] = []
     for log in logs:
         found.append(min(log, found[-1] - 1e-9) if found else log)

@@ -6,40 +6,40 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tacache.decomposition import working_dtype
 from tacache.errors import PlanError
-from tacache.fitting.samples import Runs
-from tacache.fitting.walking import Moves, walk_of
+from tacache.fitting.integrators import Moves
+from tacache.fitting.samples import FitSamples
 from tacache.storage.tensors import load_values, save_values
+from tacache.tasu import working_dtype
 from tacache.work.progress import track
 
 KEEP_EVERY = 10  # steps
 
 
 def walked_in_full(
-    runs: Runs,
-    walk: Moves | None = None,
+    runs: FitSamples,
+    integrator: Moves | None = None,
     *,
     title: str = "full steps",
     resume: Path | None = None,
     progress: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """All states and velocities of the samples' full runs, by the host's solver or by another.
+    """Return all states and velocities of the samples' full runs, by the host's solver or another.
 
     By another they are not rounded to the model's precision, in which the model alone sees them.
     """
     steps, everyone = len(runs.times) - 1, range(len(runs.noise))
-    exact = None if walk is None else working_dtype(runs.noise)
+    exact = None if integrator is None else working_dtype(runs.noise)
     start = runs.noise if exact is None else runs.noise.to(exact)
     states, velocities = _kept(resume, runs, start.cpu())
-    walk = retraced(runs, everyone, states, velocities, walk)
+    integrator = retraced(runs, everyone, states, velocities, integrator)
     x = states[-1].to(runs.noise.device)
     for n in track(range(len(velocities), steps), title, progress):
         if exact is None:
             v = runs.evaluate(x, n, everyone)
         else:
             v = runs.evaluate(x.to(runs.noise.dtype), n, everyone).to(exact)
-        x = walk.move(x, v, n, n + 1)
+        x = integrator.move(x, v, n, n + 1)
         velocities.append(v.cpu())
         states.append(x.cpu())
         if resume and (len(velocities) % KEEP_EVERY == 0 or len(velocities) == steps):
@@ -49,17 +49,17 @@ def walked_in_full(
 
 
 def beside(resume: Path, what: str) -> Path:
-    """The file that keeps another run of a fit, beside that of its full runs."""
+    """Return the file that keeps another run of a fit, beside that of its full runs."""
     return resume.with_name(f"{resume.name}.{what}")
 
 
 def held_out_of(total: int) -> int:
-    """How many samples judge a fit: a quarter, at least one."""
+    """Return how many samples judge a fit: a quarter, at least one."""
     return max(1, total // 4)
 
 
-def _kept(path: Path | None, runs: Runs, start: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """States and velocities of a run that was stopped; those of other samples are an error."""
+def _kept(path: Path | None, runs: FitSamples, start: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Return states and velocities of a stopped run; those of other samples are an error."""
     if path is None or not path.exists():
         return [start], []
     try:
@@ -88,15 +88,15 @@ def keep_runs(
 
 
 def retraced(
-    runs: Runs,
+    runs: FitSamples,
     chosen: Sequence[int],
     states: Sequence[Tensor] | Tensor,
     velocities: Sequence[Tensor] | Tensor,
-    walk: Moves | None = None,
+    integrator: Moves | None = None,
 ) -> Moves:
-    """A walk of the chosen samples that stands where their full steps so far have led."""
-    walk = walk or walk_of(runs, runs.times, chosen)
+    """Return an integrator of the chosen samples that stands where their full steps have led."""
+    integrator = integrator or runs.integrator(chosen)
     device, rows = runs.noise.device, list(chosen)
-    for n in range(len(velocities) if walk.remembers else 0):
-        walk.move(states[n][rows].to(device), velocities[n][rows].to(device), n, n + 1)
-    return walk
+    for n in range(len(velocities) if integrator.remembers else 0):
+        integrator.move(states[n][rows].to(device), velocities[n][rows].to(device), n, n + 1)
+    return integrator

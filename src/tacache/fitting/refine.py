@@ -10,23 +10,23 @@ import numpy as np
 from torch import Tensor
 
 from tacache.fitting.anchors import Floats, as_columns
+from tacache.fitting.latents import average
 from tacache.fitting.lockstep import (
     Fit,
     Problem,
     Weights,
     drift_of,
     evaluated,
+    integrator_at,
     is_better,
     log_drift,
-    walk_again,
 )
 from tacache.fitting.weights import FLOOR, TINY, inverse_shares
-from tacache.rules import average_of
 
 CHANGE = 1e-2  # of a weight
 DAMPINGS = (1.0, 0.1, 0.01)  # of the normal equations' diagonal
-FEWEST = 3  # samples to learn from
-USUAL = 2.5  # weights an interval
+MIN_LEARNING_SAMPLES = 3  # samples to learn from
+WEIGHTS_PER_INTERVAL = 2.5
 
 
 def with_weights(
@@ -35,22 +35,24 @@ def with_weights(
     weights: Weights,
     known: Fit | None = None,
     first: int = 0,
+    beside: tuple[Weights, ...] = (),
 ) -> Fit:
     """Run the samples by a plan with these weights; with a known run, from interval `first` on."""
+    latents, tables = problem.runs.latents, (weights, *beside)
     states = list(known.states[: first + 1]) if known else [problem.runs.noise[problem.mine]]
     velocities = list(known.velocities[: first + 1]) if known else []
-    walk = walk_again(problem, known, first)
+    integrator = integrator_at(problem, known, first)
     for i in range(first, len(anchors)):
         n, m = problem.interval(anchors, i)
         if i == len(velocities):
             velocities.append(evaluated(problem, states[i], n))
-        states.append(walk.move(states[i], average_of(velocities, weights, i), n, m))
+        states.append(integrator.move(states[i], average(latents, velocities, tables, i), n, m))
     drift = drift_of(problem, states[-1])
-    return Fit(anchors, weights, tuple(states), tuple(velocities), drift)
+    return Fit(anchors, weights, tuple(states), tuple(velocities), drift, beside)
 
 
 def refine(problem: Problem, fit: Fit, budget: int) -> tuple[Weights, int]:
-    """Better weights for all intervals, where the budget allows it and held-out samples agree.
+    """Return better weights for all intervals, where the budget and held-out samples allow it.
 
     One Gauss-Newton step for the mean log error, damped as serves best. The weights stay as they
     are unless the gain exceeds its standard error and holds on samples nothing is fitted to.
@@ -60,7 +62,7 @@ def refine(problem: Problem, fit: Fit, budget: int) -> tuple[Weights, int]:
     judges = [i for i in problem.samples if i < held_out]
     others = [i for i in problem.samples if i >= held_out]
     count = min(len(others), (budget - trial * len(judges)) // (slopes + trial))
-    if count < min(FEWEST, len(others)):
+    if count < min(MIN_LEARNING_SAMPLES, len(others)):
         return fit.weights, 0
     learned = problem._replace(samples=others[:count])
     tried = problem._replace(samples=[*judges, *others[:count]])
@@ -77,21 +79,21 @@ def refine(problem: Problem, fit: Fit, budget: int) -> tuple[Weights, int]:
 
 
 def needed(held_out: int, evaluations: int) -> int:
-    """The evaluations that refining takes at least, roughly, with a few weights an interval."""
-    slopes = round(USUAL * evaluations * (evaluations - 1) / 2)
+    """Return the evaluations that refining takes at least, with a few weights an interval."""
+    slopes = round(WEIGHTS_PER_INTERVAL * evaluations * (evaluations - 1) / 2)
     trial = len(DAMPINGS) * evaluations
-    return FEWEST * (slopes + trial) + held_out * trial
+    return MIN_LEARNING_SAMPLES * (slopes + trial) + held_out * trial
 
 
 def _part(fit: Fit, problem: Problem, wanted: Problem) -> Fit:
-    """The fit's run of some of its samples."""
+    """Return the fit's run of some of its samples."""
     rows = [problem.mine.index(k) for k in wanted.mine]
     states, velocities = (tuple(one[rows] for one in part) for part in (fit.states, fit.velocities))
     return fit._replace(states=states, velocities=velocities)
 
 
 def _slopes(problem: Problem, start: Fit) -> Floats:
-    """For each sample, inner products of what each weight changes and of what is missing."""
+    """Return for each sample, inner products of what each weight changes and of what is missing."""
     columns: list[Tensor] = []
     for i, row in enumerate(start.weights):
         for j in range(len(row)):
@@ -112,7 +114,7 @@ def _slopes(problem: Problem, start: Fit) -> Floats:
 
 
 def _stepped(weights: Weights, products: Floats, damping: float) -> Weights:
-    """The weights after a damped step, samples weighted by their error before it."""
+    """Return the weights after a damped step, samples weighted by their error before it."""
     error = products[:, -1, -1]
     share = inverse_shares(error + FLOOR * error.mean())
     matrix = np.einsum("s,sij->ij", share, products[:, :-1, :-1])

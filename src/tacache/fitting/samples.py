@@ -9,17 +9,20 @@ import torch
 from torch import Tensor
 
 from tacache.errors import HostError, PlanError
+from tacache.fitting.integrators import EulerIntegrator, Integrator
+from tacache.fitting.latents import Latents
 from tacache.grid import as_times, divided
+from tacache.plan import Plan
+from tacache.stepper import sample
 from tacache.velocity import Condition, Velocity, batches, check_velocity
 
 Value = TypeVar("Value")
 
 
-class Runs(Protocol):
+class FitSamples(Protocol):
     """Samples a fit can evaluate: of a velocity function, or held calls of a pipeline.
 
     `noise` holds those of this process, (samples, ...); `numbers` are their numbers among all.
-    Runs that also have a `walk` (`walking.HasSolver`) step with it, all others by Euler.
     """
 
     times: tuple[float, ...]
@@ -29,19 +32,28 @@ class Runs(Protocol):
     total: int
     together: bool  # a part cannot be evaluated alone
     job: str  # what the runs depend on beside noise and times: kept files name it
+    latents: Latents  # of a joint model, whose states hold them one behind the other; else none
 
     def evaluate(self, x: Tensor, step: int, chosen: Sequence[int]) -> Tensor:
-        """The velocities of the chosen samples (positions in `noise`) at states x and a step."""
+        """Return the velocities of these samples (positions in `noise`) at states x and a step."""
+
+    def integrator(self, chosen: Sequence[int]) -> Integrator:
+        """Return what moves the chosen samples (positions in `noise`) on from step 0."""
 
     def gathered(self, mine: Mapping[int, Value]) -> dict[int, Value]:
-        """Everyone's values by the samples' numbers."""
+        """Return everyone's values by the samples' numbers."""
 
-    def on_steps(self, steps: int) -> AbstractContextManager["Runs"]:
-        """The same samples from the same noise on a grid of another number of steps."""
+    def on_steps(self, steps: int) -> AbstractContextManager["FitSamples"]:
+        """Return the same samples from the same noise on a grid of another number of steps."""
+
+    def on_levels(self, times: tuple[float, ...]) -> AbstractContextManager["FitSamples"]:
+        """Return the same samples from the same noise on these noise levels, by Euler's steps."""
 
 
-class FunctionRuns:
+class FunctionSamples:
     """A velocity function's samples; without a condition it always gets the whole batch."""
+
+    latents: Latents = ()
 
     def __init__(
         self,
@@ -74,12 +86,24 @@ class FunctionRuns:
             check_finite(found[s], step, f"sample {k}")
         return found
 
+    def ends_by(self, plan: Plan, chosen: Sequence[int]) -> Tensor:
+        """Return where the chosen samples end that follow a plan."""
+        numbers = list(range(self.total)) if self.together else list(chosen)
+        picked = {name: _picked(values, numbers) for name, values in (self.condition or {}).items()}
+        parts = batches(self.noise[numbers], picked, self.batch_size)
+        ends = [sample(self.velocity, part.noise, plan, condition=part.condition) for part in parts]
+        return torch.cat(ends)[[numbers.index(k) for k in chosen]]
+
+    def integrator(self, chosen: Sequence[int]) -> Integrator:
+        """Return Euler's steps, which is all that a velocity function has."""
+        return EulerIntegrator(self.times)
+
     def gathered(self, mine: Mapping[int, Value]) -> dict[int, Value]:
-        """The values as they are: all samples are in this process."""
+        """Return the values as they are: all samples are in this process."""
         return dict(mine)
 
     def divided_into(self, steps: int) -> tuple[float, ...]:
-        """The grid with every step divided, or with every so many of its levels; else an error."""
+        """Return the grid with every step divided, or with every so many of its levels."""
         now = len(self.times) - 1
         if max(steps, now) % min(steps, now):
             raise PlanError(
@@ -89,10 +113,15 @@ class FunctionRuns:
         return divided(self.times, steps // now) if steps > now else self.times[:: now // steps]
 
     @contextmanager
-    def on_steps(self, steps: int) -> Iterator["FunctionRuns"]:
-        """The same samples on a grid of so many steps."""
-        times = self.divided_into(steps)
-        runs = FunctionRuns(self.velocity, self.noise, times, self.condition, self.batch_size)
+    def on_steps(self, steps: int) -> Iterator["FunctionSamples"]:
+        """Open the same samples on a grid of so many steps."""
+        with self.on_levels(self.divided_into(steps)) as runs:
+            yield runs
+
+    @contextmanager
+    def on_levels(self, times: tuple[float, ...]) -> Iterator["FunctionSamples"]:
+        """Open the same samples on any noise levels."""
+        runs = FunctionSamples(self.velocity, self.noise, times, self.condition, self.batch_size)
         runs.breaks = self.breaks
         yield runs
 

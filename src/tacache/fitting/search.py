@@ -7,6 +7,8 @@ and so finds hardly anything that holds for its own samples alone.
 
 import hashlib
 import json
+import math
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,6 +24,7 @@ from tacache.storage.journal import Journal
 FIRST, FINEST = 0.5, 0.125  # steps of the line search, in powers of two
 MOVES = (1, -1, 2, -2)
 ROUNDS = 20  # of moves, at most
+MAX_SUBSETS = 70  # that are all tried: with 8 or 9 steps there are no more of any size
 
 
 class SearchedFits:
@@ -39,7 +42,7 @@ class SearchedFits:
         self._kept = {fit.anchors: fit for fit in self._journal.read(_as_fit)}
 
     def fit(self, anchors: tuple[int, ...], known: Fit | None = None, first: int = 0) -> Fit | None:
-        """The fit at these anchors; None where it would cost more than is left."""
+        """Return the fit at these anchors; None where it would cost more than is left."""
         if anchors in self.fits:
             return self.fits[anchors]
         cost = len(self.problem.samples) * (len(anchors) - first - (known is not None))
@@ -54,24 +57,49 @@ class SearchedFits:
         return fit
 
     def walked(self, fit: Fit) -> Fit:
-        """The fit with its states, also where only its weights were kept."""
+        """Return the fit with its states, also where only its weights were kept."""
         if not self.fits[fit.anchors].states:
-            self.fits[fit.anchors] = with_weights(self.problem, fit.anchors, fit.weights)
+            self.fits[fit.anchors] = with_weights(
+                self.problem, fit.anchors, fit.weights, beside=fit.beside
+            )
         return self.fits[fit.anchors]
 
     def _keep(self, fit: Fit) -> None:
         drift = list(fit.drift.items())
-        self._journal.append({"anchors": fit.anchors, "weights": fit.weights, "drift": drift})
+        more = {"beside": fit.beside} if fit.beside else {}
+        row = {"anchors": fit.anchors, "weights": fit.weights, "drift": drift, **more}
+        self._journal.append(row)
 
 
 def search_anchors(tries: SearchedFits, evaluations: int) -> Fit | None:
-    """The best fit that was found while the tries lasted; None where not even one could be made."""
+    """Return the best fit found while the tries lasted; None where not even one could be made."""
+    few = best_subset(tries, evaluations)
+    if few is not None:
+        return few
     best = best_power(tries, evaluations)
     return best and _moved_on(tries, best)
 
 
+def best_subset(tries: SearchedFits, evaluations: int) -> Fit | None:
+    """Return the best fit of all sets of anchors; None where there are too many to try them all."""
+    problem, once = tries.problem, len(tries.problem.samples) * evaluations
+    steps, fixed = len(problem.runs.times) - 1, {0, *problem.parts}
+    count = subsets(steps, evaluations, len(fixed))
+    if count > MAX_SUBSETS or count * once > tries.left:
+        return None
+    free = [n for n in range(steps) if n not in fixed]
+    chosen = combinations(free, evaluations - len(fixed))
+    fits = (tries.fit(tuple(sorted((*fixed, *others)))) for others in chosen)
+    return min((fit for fit in fits if fit is not None), key=_score, default=None)
+
+
+def subsets(steps: int, evaluations: int, fixed: int = 1) -> int:
+    """Return how many sets of so many anchors there are, some of which are fixed."""
+    return math.comb(steps - fixed, evaluations - fixed)
+
+
 def best_power(tries: SearchedFits, evaluations: int) -> Fit | None:
-    """The program's anchors for the power of the growth that serves best, by a line search."""
+    """Return the program's anchors for the power of the growth that serves best."""
     reference, found = tries.problem.reference, dict[float, Fit]()
 
     def tried(octave: float) -> None:
@@ -91,7 +119,7 @@ def best_power(tries: SearchedFits, evaluations: int) -> Fit | None:
 
 
 def _moved_on(tries: SearchedFits, best: Fit) -> Fit:
-    """Moves of one anchor that help by more than their standard error, also held-out samples.
+    """Return moves of one anchor that help by more than their standard error, held out as well.
 
     What precedes the moved anchor is not run again; late anchors come first, since they cost least.
     """
@@ -114,7 +142,7 @@ def _moved_on(tries: SearchedFits, best: Fit) -> Fit:
 
 
 def _moved(anchors: tuple[int, ...], j: int, by: int, problem: Problem) -> tuple[int, ...] | None:
-    """The anchors with number j moved; None where it would meet another, or had to stay."""
+    """Return the anchors with number j moved; None where it would meet another, or had to stay."""
     n, steps = anchors[j] + by, len(problem.runs.times) - 1
     if anchors[j] in problem.parts or not anchors[j - 1] < n < (*anchors, steps)[j + 1]:
         return None
@@ -126,7 +154,7 @@ def _score(fit: Fit) -> float:
 
 
 def _job(problem: Problem) -> str:
-    """A hash of what the fits depend on: those of other work are not read."""
+    """Return a hash of what the fits depend on: those of other work are not read."""
     runs = problem.runs
     kind = ["carried", problem.history]
     facts = json.dumps([runs.job, runs.times, runs.breaks, kind, problem.samples])
@@ -135,7 +163,10 @@ def _job(problem: Problem) -> str:
 
 
 def _as_fit(row: dict[str, Any]) -> Fit:
-    """A kept fit, without its states."""
-    weights = tuple(tuple(float(weight) for weight in weights) for weights in row["weights"])
+    """Return a kept fit, without its states."""
+    weights, *beside = (
+        tuple(tuple(float(weight) for weight in weights) for weights in table)
+        for table in (row["weights"], *row.get("beside", ()))
+    )
     drift = {int(number): float(value) for number, value in row["drift"]}
-    return Fit(tuple(int(n) for n in row["anchors"]), weights, (), (), drift)
+    return Fit(tuple(int(n) for n in row["anchors"]), weights, (), (), drift, tuple(beside))

@@ -12,11 +12,11 @@ REWEIGHTED = 4  # rounds in which samples are weighted by their last error
 FLOOR = 0.02  # of the mean error, below which a sample gains no more weight
 TINY = float(np.finfo(np.float64).tiny)
 SIMPLER = 0.02  # of the log error: what a longer history must gain
-STEEPEST = 8.0  # a memory whose rate is larger hardly holds the newest velocity: it is not used
+MAX_RATE = 8.0  # a memory whose rate is larger hardly holds the newest velocity: it is not used
 
 
 def choose_row(products: Floats) -> tuple[float, ...]:
-    """The row (a, b, r) of an interval, from inner products with the basis v_i, v_{i-1}, m_{i-1}.
+    """Return the row (a, b, r) of an interval, from inner products with v_i, v_{i-1}, m_{i-1}.
 
     Where hardly any v_{i-1} is wanted beside m_{i-1}, r would have no bound: then it is left out.
     """
@@ -24,13 +24,13 @@ def choose_row(products: Floats) -> tuple[float, ...]:
     if len(weights) < 3:
         return weights
     a, b, c = weights
-    if abs(c) > STEEPEST * abs(b):
+    if abs(c) > MAX_RATE * abs(b):
         return choose_weights(products[:, [0, 1, 3]][:, :, [0, 1, 3]])
     return a, b, c / b if b else 0.0
 
 
 def choose_weights(products: Floats) -> tuple[float, ...]:
-    """Weights of one interval from the samples' inner products (samples, basis + 1, basis + 1).
+    """Return one interval's weights from the inner products (samples, basis + 1, basis + 1).
 
     How much of the basis is used and the strength of the ridge are those that predict best a
     sample left out of the fit; of nearly equal choices the shorter basis wins.
@@ -48,7 +48,7 @@ def choose_weights(products: Floats) -> tuple[float, ...]:
 
 
 def solve_weights(products: Floats, ridge: float = RIDGES[0]) -> Floats:
-    """The weights w that minimise the mean log of |target - sum_i w_i v_i|^2 over the samples.
+    """Return the weights w that minimise the mean log of |target - sum_i w_i v_i|^2 over samples.
 
     By weighted least squares, each sample weighted by its last error: fidelity is judged in
     decibels, and plain squares would serve the few samples that are hardest to follow.
@@ -68,7 +68,7 @@ def solve_weights(products: Floats, ridge: float = RIDGES[0]) -> Floats:
 
 
 def inverse_shares(errors: Floats) -> Floats:
-    """1 / errors but for a factor: at most 1, and all 1 where there is no error."""
+    """Return 1 / errors but for a factor: at most 1, and all 1 where there is no error."""
     bounded = np.maximum(errors, max(1e-14 * float(np.max(errors)), TINY))
     shares: Floats = bounded.min() / bounded
     return shares
@@ -85,7 +85,7 @@ def _left_out_error(products: Floats, ridge: float) -> float:
 
 
 def _errors(products: Floats, weights: Floats) -> Floats:
-    """|target - sum_i w_i v_i|^2 of each sample."""
+    """Return |target - sum_i w_i v_i|^2 of each sample."""
     signed = np.append(-weights, 1.0)
     found: Floats = np.einsum("i,sij,j->s", signed, products, signed)
     return found

@@ -1,4 +1,4 @@
-"""The LoRA adapters of a shared model, switched between waves and put back as they were."""
+"""The LoRA adapters of a shared model, switched between batches and put back as they were."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ Adapters = tuple[tuple[str, float], ...]  # names and weights
 
 
 class AdapterSwitch:
-    """Gives a pipeline the adapters of the next wave; None stands for those it had at first."""
+    """Gives a pipeline the adapters of the next batch; None stands for those it had at first."""
 
     def __init__(self, pipe: Any) -> None:
         self._pipe = pipe
@@ -20,7 +20,7 @@ class AdapterSwitch:
         ]
 
     def check(self, adapters: Adapters) -> None:
-        """Refuse adapters where the text encoders have some: requests use these outside waves."""
+        """Refuse adapters where the text encoders have some: requests use these outside batches."""
         for name, part in self._pipe.components.items():
             if name.startswith("text_encoder") and getattr(part, "peft_config", None):
                 raise HostError(
@@ -49,7 +49,7 @@ class AdapterSwitch:
 
 
 def _layers(pipe: Any) -> Iterator[Any]:
-    """The layers that adapters were put into, in the manner of peft."""
+    """Return the layers that adapters were put into, in the manner of peft."""
     for part in pipe.components.values():
         if not hasattr(part, "modules"):
             continue

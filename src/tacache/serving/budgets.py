@@ -1,17 +1,28 @@
 """Which plan a request follows: by the budget, the deadline or the fidelity that it asks for."""
 
+import functools
+import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tacache.host.settings import Setting
-from tacache.host.wish import SPEEDUP
+from tacache.fitting.quality_goal import QualityGoal
+from tacache.grid import budget_for
+from tacache.hosts.accelerate_options import AccelerateOptions
+from tacache.hosts.quality_choice import (
+    full_reason,
+    instant_reason,
+    makes_clips,
+    promising,
+    quality_choice,
+)
 from tacache.instant import instant_plan
 from tacache.plan import Plan
-from tacache.schedule import budget_for
-from tacache.serving.wanted import Refused, Wanted
-from tacache.storage.agreement import agrees
+from tacache.serving.protocol import Refused, RequestBody
+from tacache.storage.signature import RunSignature
 from tacache.storage.store import PlanStore
+
+logger = logging.getLogger("tacache.serving")
 
 # what a deadline chooses from where no plan is stored for a setting, as speedups
 INSTANT_SPEEDUPS = (4.0, 3.0, 2.0)
@@ -20,86 +31,98 @@ FinishIn = Callable[[int], float | None]  # seconds from now, by evaluations; No
 
 
 class Offer(NamedTuple):
-    """One way to make a run: a plan, or all steps where there is none, and what it is known for."""
+    """One way to make a run: a plan, or all steps where there is none."""
 
     evaluations: int
     plan: Plan | None = None
-    psnr: float | None = None  # measured; full steps are what it is measured against
-
-    def keeps(self, psnr: float) -> bool:
-        """Whether a result is known to be this near to that of full steps."""
-        return self.psnr is not None and self.psnr >= psnr
 
 
 class Budgets:
-    """The ways in which runs of a model can be made: stored plans, instant ones, and full steps."""
+    """The ways in which runs of a model can be made: stored plans, instant ones, and full steps.
 
-    def __init__(self, store: PlanStore | None = None, speedup: float = SPEEDUP) -> None:
-        self.store, self.speedup = PlanStore() if store is None else store, speedup
+    `usual` is what requests get that do not say how fast or how near they shall be.
+    """
 
-    def stored(self, run: Setting) -> list[Offer]:
-        """The fitted plans that are stored for just such a run, the smallest budget first."""
-        plans = (*self.store.plans(), *self.store.shipped_plans())
-        budgets = {
-            one.plan.evaluations
-            for one in plans
-            if one.plan.rule == "fitted" and agrees(one.plan, run.origin, run.times, run.breaks)
-        }
+    def __init__(
+        self, store: PlanStore | None = None, usual: AccelerateOptions | None = None
+    ) -> None:
+        self.store = PlanStore() if store is None else store
+        self._usual = usual or AccelerateOptions()
+
+    def stored(self, run: RunSignature) -> list[Offer]:
+        """Return the fitted plans that are stored for such a run, the smallest budget first."""
+        stored = self.store.fitted_for(run.origin, run.times, run.breaks)
+        budgets = {one.plan.evaluations for one in stored}
         return [self.offer(run, budget) for budget in sorted(budgets)]
 
-    def offer(self, run: Setting, evaluations: int) -> Offer:
-        """A run with so many evaluations: by the stored plan, an instant one, or all steps."""
+    def offer(self, run: RunSignature, evaluations: int) -> Offer:
+        """Return a run with so many evaluations: by a stored plan, an instant one, or all steps."""
         evaluations = max(evaluations, run.parts)
         if evaluations >= run.steps:
-            return Offer(run.steps, None, math.inf)
+            return Offer(run.steps)
         found = self.store.find(run.origin, run.times, evaluations, run.breaks)
         if found is not None:
-            measured = found.plan.certificate
-            return Offer(evaluations, found.plan, None if measured is None else measured.psnr)
+            return Offer(evaluations, found.plan)
         plan = instant_plan(run.times, evaluations, breaks=run.breaks)
-        return Offer(evaluations, plan.model_copy(update={"host": run.origin}))
+        return Offer(evaluations, plan.model_copy(update={"origin": run.origin}))
 
-    def offers(self, run: Setting, wanted: Wanted) -> list[Offer]:
-        """What a request may be given before its deadline is looked at, smallest first."""
+    def offers(self, run: RunSignature, wanted: RequestBody) -> list[Offer]:
+        """Return what a request may be given before its deadline is looked at, smallest first."""
         if wanted.evaluations is not None:
             if wanted.evaluations > run.steps:
                 raise Refused(
                     f"a run has {run.steps} steps, so evaluations are at most {run.steps}",
                     param="evaluations",
                 )
-            found = [self.offer(run, wanted.evaluations)]
-        elif wanted.speedup is not None:
-            found = [self.offer(run, budget_for(run.steps, wanted.speedup))]
-        elif wanted.min_psnr is not None or wanted.deadline_s is not None:
-            found = self.stored(run) or self._instant(run, wanted)
-            found.append(self.offer(run, run.steps))
-        else:
-            found = [self.offer(run, budget_for(run.steps, self.speedup))]
-        floor = wanted.min_psnr
-        kept = found if floor is None else [one for one in found if one.keeps(floor)]
-        if not kept:
-            raise Refused(
-                f"{found[0].evaluations} evaluations are not known to keep {floor:g} dB on this "
-                "model at this size: leave evaluations and speedup out, and enough are made",
-                param="min_psnr",
-            )
-        return kept
+            return [self.offer(run, wanted.evaluations)]
+        if wanted.speedup is not None:
+            return [self.offer(run, budget_for(run.steps, wanted.speedup))]
+        goal = wanted.goal or self._usual.goal
+        if goal is not None:
+            return self._near(run, goal)
+        if wanted.deadline_s is not None:
+            speedups = (budget_for(run.steps, one) for one in INSTANT_SPEEDUPS)
+            instant = (self.offer(run, budget) for budget in speedups)
+            return [*(self.stored(run) or instant), self.offer(run, run.steps)]
+        return [self.offer(run, self._usual.budget(run.steps, run.steps, run.parts))]
 
-    def _instant(self, run: Setting, wanted: Wanted) -> list[Offer]:
-        if wanted.min_psnr is not None:  # nothing is known of them
-            return []
-        return [self.offer(run, budget_for(run.steps, one)) for one in INSTANT_SPEEDUPS]
+    def _near(self, run: RunSignature, goal: QualityGoal) -> list[Offer]:
+        """Return what has a quality: stored plans that promise it, else an instant one, all steps.
+
+        Where nothing is known to have it, all steps are made, which the log says.
+        """
+        offers = [
+            Offer(entry.plan.evaluations, entry.plan) for entry in promising(goal, run, self.store)
+        ]
+        instant = None if offers else quality_choice(goal, run, self.store).instant
+        if instant is not None:
+            _tell_once(
+                "an instant plan is followed: "
+                + instant_reason(goal, instant.evaluations, clip=makes_clips(run))
+            )
+            offers.append(Offer(instant.evaluations, instant))
+        if not offers:
+            reason = full_reason(goal, run.steps)
+            _tell_once(f"all of {run.steps} steps are made: {reason}")
+        if not offers or goal.kept_by_all(run.steps):
+            offers.append(Offer(run.steps))
+        return offers
+
+
+@functools.lru_cache(maxsize=64)  # clients may ask for any number
+def _tell_once(text: str) -> None:
+    logger.warning("%s", text)
 
 
 def chosen(
     offers: Sequence[Offer],
-    wanted: Wanted,
+    wanted: RequestBody,
     *,
     loaded: FinishIn,
     alone: FinishIn,
     is_under_load: bool,
 ) -> Offer:
-    """The offer that a request gets, or a Refused that says when to try again.
+    """Return the offer that a request gets, or a Refused that says when to try again.
 
     Without a deadline it is the smallest. With one it is the largest that is done in time, and
     under load the smallest, so that others are in time as well. `loaded` and `alone` say in how
@@ -127,7 +150,7 @@ def chosen(
 
 
 def busy(reason: str, seconds: float) -> Refused:
-    """The answer to a request that came at a bad time, with the seconds after which to retry."""
+    """Return the answer to a request that came at a bad time, with the seconds to wait."""
     wait = max(1, math.ceil(seconds))
     return Refused(
         f"{reason}; try again in {wait} s", status=503, code="overloaded", retry_after=wait
@@ -135,6 +158,6 @@ def busy(reason: str, seconds: float) -> Refused:
 
 
 def _seconds(finish_in: FinishIn, offer: Offer) -> float:
-    """When an offer would be done; at once where no wave was measured yet."""
+    """Return when an offer would be done; at once where no batch was measured yet."""
     seconds = finish_in(offer.evaluations)
     return 0.0 if seconds is None else seconds

@@ -2,13 +2,90 @@
 
 import math
 import threading
-from collections.abc import Hashable
+from collections import deque
+from collections.abc import Hashable, Mapping
+from statistics import median
 from typing import Any, NamedTuple
 
-from tacache.serving.load import Recent, WaveTimes
+from tacache.serving.limits import RowLimits
 
+MAX_MEASUREMENTS = 9  # measurements that count
+MIN_MEASUREMENTS = 3  # measurements of a number of rows before they decide anything
+MAX_ROW_TIME = 1.1  # of a batch whose rows are enough, over that of a row of the best batch
 SIZES = ("height", "width", "num_frames")  # of a call, as pipelines name them
 Size = tuple[Any, ...]
+
+
+class Recent:
+    """What was measured last of one thing: a single slow one changes nothing."""
+
+    def __init__(self) -> None:
+        self._latest: deque[float] = deque(maxlen=MAX_MEASUREMENTS)
+        self.seconds = 0.0  # the median of the latest measurements
+
+    def add(self, seconds: float) -> None:
+        """Take a measurement into account."""
+        self._latest.append(seconds)
+        self.seconds = median(self._latest)
+
+    def __len__(self) -> int:
+        return len(self._latest)
+
+
+class BatchTimes:
+    """The seconds that batches take, by their rows, as they were measured last."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Recent] = {}
+        self.seconds: dict[int, float] = {}  # what was measured, fewest rows first
+
+    def add(self, rows: int, seconds: float) -> None:
+        """Take a batch's time into account."""
+        self._known.setdefault(rows, Recent()).add(seconds)
+        self.seconds = {r: self._known[r].seconds for r in sorted(self._known)}
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def paying(self, most: int) -> int:
+        """Return `paying_rows` of what was measured; `most` until one row and others often were."""
+        often = {
+            rows: recent.seconds
+            for rows, recent in self._known.items()
+            if len(recent) >= MIN_MEASUREMENTS and rows <= most
+        }
+        return paying_rows(often) if len(often) > 1 and 1 in often else most
+
+    def of(self, rows: int) -> float:
+        """Return the time of a batch with so many rows: measured, or in proportion to neighbours.
+
+        Beyond the largest batch that was measured, time grows with the rows.
+        """
+        known = self.seconds
+        if not known:
+            raise ValueError("no batch was measured yet")
+        below = [r for r in known if r <= rows]
+        above = [r for r in known if r >= rows]
+        if not above:
+            return known[below[-1]] * rows / below[-1]
+        if not below:
+            return known[above[0]]
+        low, high = below[-1], above[0]
+        if low == high:
+            return known[low]
+        share = (rows - low) / (high - low)
+        return known[low] + share * (known[high] - known[low])
+
+
+def paying_rows(seconds: Mapping[int, float]) -> int:
+    """Return the fewest rows of a batch with which a row takes hardly longer than with any others.
+
+    More would only make each other wait. `seconds` has the times of batches by their rows.
+    """
+    each = {rows: seconds[rows] / rows for rows in sorted(seconds)}
+    return next(
+        rows for rows, row_time in each.items() if row_time <= MAX_ROW_TIME * min(each.values())
+    )
 
 
 class Shape(NamedTuple):
@@ -19,38 +96,39 @@ class Shape(NamedTuple):
 
 
 def size_of(call: dict[str, Any]) -> Size:
-    """The size that a call asks for; None stands for the pipeline's own."""
+    """Return the size that a call asks for; None stands for the pipeline's own."""
     return tuple(call.get(name) for name in SIZES)
 
 
 class Costs:
-    """Seconds of waves, of decoding, and of what a request does before and after, by size.
+    """Seconds of batches, of decoding, and of what a request does before and after, by size.
 
     What is known of one size stands for another in proportion to their pixels, until that one is
     measured itself.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # one thread makes waves, and others ask
-        self._waves: dict[Hashable, WaveTimes] = {}
-        self._decoding: dict[Hashable, WaveTimes] = {}
+        self.limits = RowLimits()
+        self._lock = threading.Lock()  # one thread makes batches, and others ask
+        self._batches: dict[Hashable, BatchTimes] = {}
+        self._decoding: dict[Hashable, BatchTimes] = {}
         self._before: dict[Hashable, Recent] = {}
         self._rest: dict[Hashable, Recent] = {}
         self._shapes: dict[Hashable, Shape] = {}
 
     def __bool__(self) -> bool:
         with self._lock:
-            return bool(self._waves)
+            return bool(self._batches)
 
-    def add_wave(self, size: Hashable, rows: int, seconds: float) -> None:
+    def add_batch(self, size: Hashable, rows: int, seconds: float) -> None:
         """Note how long a call of the denoiser took."""
         with self._lock:
-            self._waves.setdefault(size, WaveTimes()).add(rows, seconds)
+            self._batches.setdefault(size, BatchTimes()).add(rows, seconds)
 
     def add_decoding(self, size: Hashable, rows: int, seconds: float) -> None:
         """Note how long a call of the decoder took."""
         with self._lock:
-            self._decoding.setdefault(size, WaveTimes()).add(rows, seconds)
+            self._decoding.setdefault(size, BatchTimes()).add(rows, seconds)
 
     def add_request(self, size: Hashable, before: float, rest: float, shape: Shape) -> None:
         """Note what a request took before its first evaluation and after its picture was made."""
@@ -60,26 +138,27 @@ class Costs:
             self._shapes.pop(size, None)  # the latest is the last
             self._shapes[size] = shape
 
-    def wave(self, size: Hashable, rows: int) -> float:
-        """Seconds of a call of the denoiser."""
+    def batch(self, size: Hashable, rows: int) -> float:
+        """Return seconds of a call of the denoiser."""
         with self._lock:
-            if not self._waves:
-                raise ValueError("no wave was measured yet")
-            known, scale = _nearest(self._waves, size)
+            if not self._batches:
+                raise ValueError("no batch was measured yet")
+            known, scale = _nearest(self._batches, size)
             return known.of(rows) * scale
 
     def paying(self, size: Hashable, most: int) -> int:
-        """The rows of a wave of this size beyond which more do not pay; `most` at the most."""
+        """Return the rows of a batch of this size that fit and pay; `most` at the most."""
+        most = self.limits.rows(size, most)
         with self._lock:
-            return self._waves[size].paying(most) if size in self._waves else most
+            return self._batches[size].paying(most) if size in self._batches else most
 
     def measured(self, size: Hashable) -> dict[int, float]:
-        """The seconds of calls of the denoiser by their rows, as far as they were measured."""
+        """Return the seconds of calls of the denoiser by their rows, as far as measured."""
         with self._lock:
-            return self._waves[size].seconds if size in self._waves else {}
+            return self._batches[size].seconds if size in self._batches else {}
 
     def decoding(self, size: Hashable, rows: int) -> float:
-        """Seconds of a call of the decoder; none where none was measured."""
+        """Return seconds of a call of the decoder; none where none was measured."""
         with self._lock:
             if not self._decoding:
                 return 0.0
@@ -87,31 +166,31 @@ class Costs:
             return known.of(rows) * scale
 
     def before(self, size: Hashable) -> float:
-        """Seconds from a request's start to its first evaluation: prompts are encoded there."""
+        """Return the seconds from a request's start to its first evaluation, to encode prompts."""
         with self._lock:
             return _value(self._before, size)
 
     def rest(self, size: Hashable) -> float:
-        """Seconds from a request's last evaluation or decoding to its end."""
+        """Return seconds from a request's last evaluation or decoding to its end."""
         with self._lock:
             return _value(self._rest, size)
 
     def shape(self, size: Hashable) -> Shape:
-        """How requests of this size evaluate the model, by the last one that was made."""
+        """Return how requests of this size evaluate the model, by the last one that was made."""
         with self._lock:
             latest = next(reversed(self._shapes.values()), Shape())
             return self._shapes.get(size, latest)
 
 
 def _value(known: dict[Hashable, Recent], size: Hashable) -> float:
-    """What was measured of this size, else the most of any."""
+    """Return what was measured of this size, else the most of any."""
     if size in known:
         return known[size].seconds
-    return max((one.seconds for one in known.values()), default=0.0)
+    return max((recent.seconds for recent in known.values()), default=0.0)
 
 
-def _nearest(known: dict[Hashable, WaveTimes], size: Hashable) -> tuple[WaveTimes, float]:
-    """The times of this size, or of the one nearest in pixels, and by how much to scale them."""
+def _nearest(known: dict[Hashable, BatchTimes], size: Hashable) -> tuple[BatchTimes, float]:
+    """Return the times of this size, or of the one nearest in pixels, and how to scale them."""
     if size in known:
         return known[size], 1.0
     scales = {other: _ratio(size, other) for other in known}
@@ -120,6 +199,6 @@ def _nearest(known: dict[Hashable, WaveTimes], size: Hashable) -> tuple[WaveTime
 
 
 def _ratio(size: Any, other: Any) -> float:
-    """The pixels of one size over those of another; 1 where either is the pipeline's own."""
+    """Return the pixels of one size over those of another; 1 where either is the pipeline's own."""
     pairs = [(a, b) for a, b in zip(size or (), other or (), strict=False) if a and b]
     return float(math.prod(a / b for a, b in pairs))

@@ -8,7 +8,7 @@ import ray
 from ray.data import ActorPoolStrategy, DataContext, from_items
 
 from tacache.errors import TACacheError
-from tacache.host.generation import Output
+from tacache.hosts.generation import Output
 from tacache.serving.cluster import join
 
 MakeOne = Callable[[int, str, int], Output]  # a prompt's number, its text, and a seed
@@ -31,13 +31,13 @@ class Generator:
         self._make = load()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
-        """The outputs of some rows as JSON; an error of one row stays its own."""
+        """Return the outputs of some rows as JSON; an error of one row stays its own."""
         rows = zip(batch["index"], batch["prompt"], batch["seed"], strict=True)
-        made = [self._one(int(index), str(text), int(seed)) for index, text, seed in rows]
+        results = [self._one(int(index), str(text), int(seed)) for index, text, seed in rows]
         return {
-            "output": [one if isinstance(one, str) else "" for one in made],
-            "error": [str(one) if isinstance(one, Exception) else "" for one in made],
-            "is_ours": [isinstance(one, TACacheError) for one in made],
+            "output": [result if isinstance(result, str) else "" for result in results],
+            "error": [str(result) if isinstance(result, Exception) else "" for result in results],
+            "is_ours": [isinstance(result, TACacheError) for result in results],
             "prompt": list(batch["prompt"]),
             "seed": list(batch["seed"]),
         }
@@ -70,7 +70,7 @@ def generate_all(
     context.enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     rows = [{"index": index, "prompt": text, "seed": seed} for index, text, seed in jobs]
-    made = from_items(rows, override_num_blocks=len(rows)).map_batches(
+    dataset = from_items(rows, override_num_blocks=len(rows)).map_batches(
         Generator,
         fn_constructor_args=(load,),
         batch_size=1,
@@ -78,7 +78,7 @@ def generate_all(
         num_gpus=1 if gpus else 0,
         compute=ActorPoolStrategy(size=number),
     )
-    for row in made.iter_rows():
+    for row in dataset.iter_rows():
         if row["is_ours"]:
             raise TACacheError(row["error"])
         output = Output.model_validate_json(row["output"]) if row["output"] else None

@@ -1,5 +1,6 @@
 """Who may ask, and how much they may send: checked before a request is read."""
 
+import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
@@ -7,12 +8,13 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 
-from tacache.serving.wanted import Refused
+from tacache.serving.protocol import Refused
 from tacache.work.addresses import host_name, is_local
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+MAX_BODY_S = 30.0  # for a body to arrive
 OPEN = ("/healthz",)  # without a key
 
 
@@ -34,13 +36,17 @@ class Guards:
             return
         try:
             self._check(scope)
-            body = await self._body(scope, receive)
+            body = await asyncio.wait_for(read_body(scope, receive, self.most), MAX_BODY_S)
+        except asyncio.TimeoutError:
+            late = Refused(f"the body did not arrive within {MAX_BODY_S:g} s", status=408)
+            await JSONResponse(late.body(), 408, {"Connection": "close"})(scope, receive, send)
+            return
         except Refused as error:
             headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else {}
             answer = JSONResponse(error.body(), error.status, {**headers, "Connection": "close"})
             await answer(scope, receive, send)
             return
-        await self.app(scope, _replayed(body, receive), send)
+        await self.app(scope, replayed(body, receive), send)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -50,34 +56,38 @@ class Guards:
             if not is_local(host_name(headers.get("host", ""))):
                 raise Refused("this server answers on localhost only", status=403)
             return
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        found = [hmac.compare_digest(given.strip().encode(), key) for key in self._keys]
-        if kind.lower() != "bearer" or not any(found):
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        matches = [hmac.compare_digest(token.strip().encode(), key) for key in self._keys]
+        if kind.lower() != "bearer" or not any(matches):
             raise Refused(
                 "an API key is needed: Authorization: Bearer KEY",
                 status=401,
                 code="invalid_api_key",
             )
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """The body, no longer than allowed, whatever its header says."""
-        too_long = Refused(f"a request has at most {self.most} bytes", status=413)
-        declared = Headers(scope=scope).get("content-length", "0")
-        if declared.isdecimal() and int(declared) > self.most:
+
+async def read_body(scope: Scope, receive: Receive, most: int) -> bytes:
+    """Return the body of a request; one that is longer than allowed is Refused.
+
+    Whatever its header says, no more than `most` bytes and a message are ever held.
+    """
+    too_long = Refused(f"a request has at most {most} bytes", status=413)
+    declared = Headers(scope=scope).get("content-length", "0")
+    if declared.isdecimal() and int(declared) > most:
+        raise too_long
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise Refused("the client went away", status=499)
+        body += bytes(message.get("body", b""))
+        if len(body) > most:
             raise too_long
-        body = b""
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                raise Refused("the client went away", status=499)
-            body += bytes(message.get("body", b""))
-            if len(body) > self.most:
-                raise too_long
-            if not message.get("more_body", False):
-                return body
+        if not message.get("more_body", False):
+            return body
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def replayed(body: bytes, receive: Receive) -> Receive:
     """Give the body that was read, and then what else the client sends: that it goes away."""
     left = [body]
 

@@ -8,9 +8,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from tacache.serving.backend import Backend
-from tacache.serving.wanted import Limits, Refused, Wanted
-from tacache.serving.worker import Output, Progress
+from tacache.serving.protocol import Limits, Refused, RequestBody
+from tacache.serving.worker import Backend, OutputFile, Progress
 
 logger = logging.getLogger("tacache.serving")
 BEAT = 15.0  # seconds after which a stream without news says that it is there
@@ -19,17 +18,17 @@ BEAT = 15.0  # seconds after which a stream without news says that it is there
 class Job:
     """One request that runs by itself: its state, its progress, and its output or its error."""
 
-    def __init__(self, backend: Backend, wanted: Wanted) -> None:
+    def __init__(self, backend: Backend, wanted: RequestBody) -> None:
         self.id, self.created = secrets.token_urlsafe(18), int(time.time())
         self.status = "running"
         self.progress = Progress(0, 0)
-        self.output: Output | None = None
+        self.output: OutputFile | None = None
         self.error: Refused | None = None
         self._change = asyncio.Event()
         self.begun = asyncio.Event()  # taken on, or refused
         self.task = asyncio.create_task(self._run(backend, wanted))
 
-    async def _run(self, backend: Backend, wanted: Wanted) -> None:
+    async def _run(self, backend: Backend, wanted: RequestBody) -> None:
         try:
             async with contextlib.aclosing(backend.run(wanted)) as events:
                 async for event in events:
@@ -51,12 +50,12 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing changes any more."""
+        """Return whether nothing changes any more."""
         return self.status != "running"
 
     def body(self) -> dict[str, Any]:
-        """The job as clients see it."""
-        found: dict[str, Any] = {
+        """Return the job as clients see it."""
+        fields: dict[str, Any] = {
             "id": self.id,
             "object": "job",
             "created": self.created,
@@ -64,11 +63,11 @@ class Job:
             "evaluations": {"made": self.progress.evaluated, "of": self.progress.of},
         }
         if self.output is not None:
-            found |= {"seed": self.output.seed, "result": f"/v1/jobs/{self.id}/result"}
-        return {**found, **(self.error.body() if self.error is not None else {})}
+            fields |= {"seed": self.output.seed, "result": f"/v1/jobs/{self.id}/result"}
+        return {**fields, **(self.error.body() if self.error is not None else {})}
 
     async def changes(self) -> AsyncIterator[dict[str, Any] | None]:
-        """The job now and after each change, up to its end; None where nothing happens for long."""
+        """Yield the job now and after each change, up to its end; None where nothing happens."""
         while True:
             change = self._change
             yield self.body()
@@ -90,7 +89,7 @@ class Job:
 
 
 def _as_refused(error: Exception) -> Refused:
-    """What the client is told of an error, without the frames and tensors that led to it."""
+    """Return what the client is told of an error, without the frames and tensors that led to it."""
     if isinstance(error, Refused):
         error.__cause__ = error.__context__ = None
         return error.with_traceback(None)
@@ -105,8 +104,8 @@ class Jobs:
         self._backend, self._limits = backend, limits
         self._jobs: dict[str, Job] = {}
 
-    async def start(self, wanted: Wanted) -> Job:
-        """A job that is taken on; one that is not is Refused."""
+    async def start(self, wanted: RequestBody) -> Job:
+        """Take on a job; one that cannot be taken on is Refused."""
         self._make_room()
         if len(self._jobs) >= self._limits.jobs:
             raise Refused(
@@ -121,7 +120,7 @@ class Jobs:
         return job
 
     def get(self, name: str) -> Job:
-        """The job of this id."""
+        """Return the job of this id."""
         if name not in self._jobs:
             raise Refused(
                 "there is no such job: it may be too old to be kept", status=404, code="not_found"
@@ -130,7 +129,7 @@ class Jobs:
 
     async def finish(self, seconds: float) -> None:
         """Wait until every job is over, and stop those that are not in so many seconds."""
-        tasks = [one.task for one in self._jobs.values()]
+        tasks = [job.task for job in self._jobs.values()]
         if not tasks:
             return
         _, left = await asyncio.wait(tasks, timeout=seconds)
@@ -140,9 +139,9 @@ class Jobs:
 
     def _make_room(self) -> None:
         """Forget the oldest jobs that are over, while they are too many or too large."""
-        for job in list(self._jobs.values()):
-            kept = sum(len(one.output.data) for one in self._jobs.values() if one.output)
+        for oldest in list(self._jobs.values()):
+            kept = sum(len(job.output.data) for job in self._jobs.values() if job.output)
             if len(self._jobs) < self._limits.jobs and kept <= self._limits.kept:
                 return
-            if job.is_over:
-                del self._jobs[job.id]
+            if oldest.is_over:
+                del self._jobs[oldest.id]

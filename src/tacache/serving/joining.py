@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from tacache.decomposition import relative_distance
+from tacache.tasu import relative_distance
 
 CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of results that are to be the same; others:
 CLOSE_IN_HALF = 0.05
 WITHOUT_ROWS = ("txt_ids", "img_ids")  # positions, the same for every row, unless they have 3 axes
 LISTED_ROWS = ("img_shapes", "txt_seq_lens")  # lists with one entry a row (Qwen-Image)
-LARGEST_DIGEST = 1 << 20  # numbers of a tensor that is compared by its content
+MAX_DIGESTED_NUMBERS = 1 << 20  # numbers of a tensor that is compared by its content
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class JoinableCall:
     key: int | None
 
 
-class Comparison:
+class CallKeys:
     """What is known of calls and their tensors, so that a call is compared with others quickly."""
 
     def __init__(self) -> None:
@@ -44,11 +44,11 @@ class Comparison:
         self._signatures: dict[Callable[..., Any], inspect.Signature] = {}
 
     def digest(self, tensor: Tensor) -> str | None:
-        """A hash of the tensor's content; None where it is too large to be read.
+        """Return a hash of the tensor's content; None where it is too large to be read.
 
         It is read once: the same tensor is passed at every step of a run.
         """
-        if tensor.numel() > LARGEST_DIGEST:
+        if tensor.numel() > MAX_DIGESTED_NUMBERS:
             return None
         digest: str
         version, digest = self._digests.get(tensor, (-1, ""))
@@ -59,20 +59,20 @@ class Comparison:
         return digest
 
     def number(self, parts: Hashable) -> int:
-        """The number of what calls have in common, the same whenever that is equal."""
+        """Return the number of what calls have in common, the same whenever that is equal."""
         return self._numbers.setdefault(parts, next(self._count))
 
     def signature(self, function: Callable[..., Any]) -> inspect.Signature:
-        """A function's signature; looking it up takes as long as a step of a small model."""
+        """Return a function's signature; looking it up takes as long as a step of a small model."""
         if function not in self._signatures:
             self._signatures[function] = inspect.signature(function)
         return self._signatures[function]
 
 
 def joinable(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], known: Comparison
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], known: CallKeys
 ) -> JoinableCall:
-    """The call `function(*args, **kwargs)` with what is needed to join it to others."""
+    """Return the call `function(*args, **kwargs)` with what is needed to join it to others."""
     arguments = known.signature(function).bind(*args, **kwargs).arguments
     extra = arguments.pop("kwargs", {})  # where the network takes any others
     named = {**arguments, **extra}
@@ -87,7 +87,7 @@ def joinable(
 
 
 def joined(calls: Sequence[JoinableCall]) -> dict[str, Any]:
-    """The arguments of one call that makes all of these, whose keys are equal."""
+    """Return the arguments of one call that makes all of these, whose keys are equal."""
     first = calls[0]
     if len(calls) == 1:
         return first.arguments
@@ -98,14 +98,14 @@ def joined(calls: Sequence[JoinableCall]) -> dict[str, Any]:
 
 
 def parted(result: Any, rows: Sequence[int]) -> list[Any]:
-    """What each of the calls would have returned, from what the one call did."""
+    """Return what each of the calls would have returned, from what the one call did."""
     if isinstance(result, Tensor):
         return list(torch.split(result, list(rows)))
     if isinstance(result, tuple):
-        columns = [parted(one, rows) for one in result]
+        columns = [parted(part, rows) for part in result]
         return [tuple(column[i] for column in columns) for i in range(len(rows))]
     if is_dataclass(result) and not isinstance(result, type):
-        named = {one.name: parted(getattr(result, one.name), rows) for one in fields(result)}
+        named = {field.name: parted(getattr(result, field.name), rows) for field in fields(result)}
         kind = type(result)
         return [kind(**{name: of[i] for name, of in named.items()}) for i in range(len(rows))]
     if result is None:
@@ -114,65 +114,67 @@ def parted(result: Any, rows: Sequence[int]) -> list[Any]:
 
 
 def mapped(result: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A network's result with every tensor in it changed."""
+    """Return a network's result with every tensor in it changed."""
     if isinstance(result, Tensor):
         return change(result)
     if isinstance(result, tuple):
-        return tuple(mapped(one, change) for one in result)
+        return tuple(mapped(part, change) for part in result)
     if is_dataclass(result) and not isinstance(result, type):
         kind = type(result)
-        named = {one.name: mapped(getattr(result, one.name), change) for one in fields(result)}
+        named = {
+            field.name: mapped(getattr(result, field.name), change) for field in fields(result)
+        }
         return kind(**named)
     return result
 
 
-def is_close(found: Any, wanted: Any) -> bool:
-    """Whether two results of a network are the same but for rounding, tensor by tensor."""
-    return all(_near(*pair) for pair in zip(_tensors(found), _tensors(wanted), strict=True))
+def is_close(result: Any, wanted: Any) -> bool:
+    """Return whether two results of a network are the same but for rounding, tensor by tensor."""
+    return all(_near(*pair) for pair in zip(_tensors(result), _tensors(wanted), strict=True))
 
 
 def _tensors(result: Any) -> list[Tensor]:
-    found = list[Tensor]()
-    mapped(result, lambda one: found.append(one) or one)  # type: ignore[func-returns-value]
-    return found
+    tensors = list[Tensor]()
+    mapped(result, lambda tensor: tensors.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    return tensors
 
 
-def _near(found: Tensor, wanted: Tensor) -> bool:
+def _near(result: Tensor, wanted: Tensor) -> bool:
     limit = CLOSE.get(wanted.dtype, CLOSE_IN_HALF)
-    if torch.equal(found, wanted):
+    if torch.equal(result, wanted):
         return True
-    return bool((relative_distance(found.float(), wanted.float()) <= limit).all())
+    return bool((relative_distance(result.float(), wanted.float()) <= limit).all())
 
 
 def _name_of(function: Callable[..., Any]) -> Hashable:
-    """What tells the functions of shared modules apart: the module and the method's name."""
+    """Return what tells the functions of shared modules apart: the module and the method's name."""
     return id(getattr(function, "__self__", function)), getattr(function, "__name__", "")
 
 
-def _has_rows(name: str, value: Any, rows: int) -> bool:
-    """Whether an argument has one entry a row."""
+def has_rows(name: str, value: Any, rows: int) -> bool:
+    """Return whether an argument has one entry a row."""
     if isinstance(value, Tensor):
         positions = name in WITHOUT_ROWS and value.dim() < 3
         return not positions and value.dim() > 0 and len(value) == rows
     return name in LISTED_ROWS and isinstance(value, list) and len(value) == rows
 
 
-def _compared(name: str, value: Any, rows: int, known: Comparison) -> Hashable | None:
-    """What must be equal in two calls for them to be joined; None where that is not known."""
+def _compared(name: str, value: Any, rows: int, known: CallKeys) -> Hashable | None:
+    """Return what must be equal in two calls for them to be joined; None where unknown."""
     if isinstance(value, Tensor):
         kind = (value.dtype, value.device)
-        if _has_rows(name, value, rows):
+        if has_rows(name, value, rows):
             return ("rows", tuple(value.shape[1:]), *kind)
         content = known.digest(value)
         return None if content is None else ("tensor", tuple(value.shape), *kind, content)
-    if _has_rows(name, value, rows):
+    if has_rows(name, value, rows):
         return ("listed", repr(value[0]) if name == "img_shapes" else "")
     if isinstance(value, dict):
-        inner = [(key, _compared(key, one, rows, known)) for key, one in sorted(value.items())]
+        inner = [(key, _compared(key, item, rows, known)) for key, item in sorted(value.items())]
         is_plain = all(part is not None and part[0] != "rows" for _, part in inner)  # type: ignore[index]
         return ("dict", *inner) if is_plain else None
     if isinstance(value, tuple):
-        inner = [(str(i), _compared("", one, 0, known)) for i, one in enumerate(value)]
+        inner = [(str(i), _compared("", item, 0, known)) for i, item in enumerate(value)]
         return ("tuple", *inner) if all(part is not None for _, part in inner) else None
     if value is None or isinstance(value, bool | int | float | str):
         return ("plain", repr(value))
@@ -180,8 +182,8 @@ def _compared(name: str, value: Any, rows: int, known: Comparison) -> Hashable |
 
 
 def _join(name: str, values: Sequence[Any], rows: int) -> Any:
-    """One argument of several calls."""
-    if not _has_rows(name, values[0], rows):
+    """Join one argument of several calls."""
+    if not has_rows(name, values[0], rows):
         return values[0]
     if isinstance(values[0], Tensor):
         return torch.cat(list(values))

@@ -13,15 +13,15 @@ from ray.serve.exceptions import DeploymentUnavailableError, ReplicaUnavailableE
 
 from tacache.errors import HostError, first_line
 from tacache.serving.cluster import join
-from tacache.serving.loading import ModelSource
+from tacache.serving.model_source import ModelSource
+from tacache.serving.protocol import Refused, RequestBody
 from tacache.serving.scaling import QUEUED, ByEvaluations
-from tacache.serving.wanted import Refused, Wanted
 from tacache.serving.worker import Event
 
 logger = logging.getLogger("tacache.serving")
 NAME = "tacache"
-TRIES = 4  # of a request whose replica dies
-MOST_REQUESTS = 10_000  # that a replica takes on: its own limit is in evaluations
+MAX_TRIES = 4  # of a request whose replica dies
+MAX_REQUESTS = 10_000  # that a replica takes on: its own limit is in evaluations
 ANSWERS_S = 5.0  # how long replicas are waited for that are asked for their numbers
 DEAD = (RayActorError, WorkerCrashedError, ReplicaUnavailableError)
 
@@ -37,18 +37,18 @@ class Scale(NamedTuple):
         """Read such as 2 or 1:8."""
         least, _, most = text.partition(":")
         try:
-            found = cls(int(least), int(most or least))
+            scale = cls(int(least), int(most or least))
         except ValueError:
-            found = cls(0, 0)
-        if not 1 <= found.least <= found.most:
+            scale = cls(0, 0)
+        if not 1 <= scale.least <= scale.most:
             raise HostError(f"replicas are a number such as 2, or a range as 1:8, not {text!r}")
-        return found
+        return scale
 
 
 class Pace(NamedTuple):
     """When the number of replicas changes, where it may."""
 
-    target: float = 25.0  # evaluations a row of a wave, beyond which more replicas are wanted
+    target: float = 25.0  # evaluations a row of a batch, beyond which more replicas are wanted
     up_s: float = 5.0  # how long more are wanted before they are started
     down_s: float = 120.0  # how long fewer are wanted before some end
     average_s: float = 10.0  # the time over which what waits is averaged
@@ -62,46 +62,46 @@ class Replica:
         self.worker = source.worker()
         self.name = serve.get_replica_context().replica_id.unique_id
 
-    async def run(self, wanted: Wanted) -> AsyncGenerator[Event, None]:
-        """The events of a request."""
+    async def run(self, wanted: RequestBody) -> AsyncGenerator[Event, None]:
+        """Return the events of a request."""
         async with contextlib.aclosing(self.worker.run(wanted)) as events:
             async for event in events:
                 yield event
 
     async def numbers(self) -> tuple[str, dict[str, float]]:
-        """The name of this replica, and what it has counted so far."""
+        """Return the name of this replica, and what it has counted so far."""
         return self.name, self.worker.snapshot()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """What the number of replicas is decided by."""
+        """Return what the number of replicas is decided by."""
         return {QUEUED: float(self.worker.batcher.evaluations_queued)}
 
     def check_health(self) -> None:
-        """Raise where the thread that makes waves is gone, so that Ray starts another replica."""
+        """Raise where the thread that makes batches is gone, so that Ray starts another replica."""
         if not self.worker.batcher.is_alive:
             raise HostError("the thread that evaluates the model has ended")
 
 
 def deployment(source: ModelSource, scale: Scale, gpus: float, pace: Pace | None = None) -> Any:
-    """The application of Ray Serve that runs a model, for `serve.run`."""
+    """Return the application of Ray Serve that runs a model, for `serve.run`."""
     options: dict[str, Any] = {"num_replicas": scale.least}
     if scale.most > scale.least:
         options = {"autoscaling_config": _autoscaling(scale, pace or Pace(), source.max_rows)}
-    made = serve.deployment(
+    replicas = serve.deployment(
         Replica,
         name="Replica",
-        max_ongoing_requests=MOST_REQUESTS,
+        max_ongoing_requests=MAX_REQUESTS,
         ray_actor_options={"num_cpus": 1, "num_gpus": gpus},
         health_check_period_s=5.0,
         health_check_timeout_s=60.0,
         graceful_shutdown_timeout_s=source.drain_s,
         **options,
     )
-    return made.bind(source)
+    return replicas.bind(source)
 
 
 def _autoscaling(scale: Scale, pace: Pace, max_rows: int) -> dict[str, Any]:
-    """What Ray is told about a number of replicas that changes."""
+    """Return what Ray is told about a number of replicas that changes."""
     policy = {"policy_function": ByEvaluations, "policy_kwargs": {"target": pace.target * max_rows}}
     return {
         "min_replicas": scale.least,
@@ -151,9 +151,9 @@ class RayBackend:
             raise HostError(f"Ray could not start the model: {first_line(error)}") from error
         return cls(handle, is_ours=is_ours)
 
-    async def run(self, wanted: Wanted) -> AsyncGenerator[Event, None]:
-        """The events of a replica; after its death, those of another from the beginning."""
-        for attempt in range(TRIES):
+    async def run(self, wanted: RequestBody) -> AsyncGenerator[Event, None]:
+        """Yield the events of a replica; after its death, those of another from the beginning."""
+        for attempt in range(MAX_TRIES):
             response = self._handle.remote(wanted)
             try:
                 async for event in response:
@@ -166,26 +166,29 @@ class RayBackend:
                 raise _refusal(error) from error
             finally:
                 response.cancel()
-        raise Refused(f"{TRIES} replicas died on this request", status=500)
+        raise Refused(f"{MAX_TRIES} replicas died on this request", status=500)
 
     async def check(self) -> None:
         """Raise unless a replica is there."""
         status = await asyncio.to_thread(serve.status)
-        found = status.applications.get(NAME)
-        if found is None or found.status not in ("RUNNING", "DEPLOYING", "UNHEALTHY"):
+        application = status.applications.get(NAME)
+        if application is None or application.status not in ("RUNNING", "DEPLOYING", "UNHEALTHY"):
             raise HostError("the application is not running")
-        states = [one.replica_states.get("RUNNING", 0) for one in found.deployments.values()]
+        states = [
+            deployed.replica_states.get("RUNNING", 0)
+            for deployed in application.deployments.values()
+        ]
         if not sum(states):
             raise HostError("no replica is running")
 
     async def snapshots(self) -> Mapping[str, Mapping[str, float]]:
-        """The numbers of each replica that answers, and of this process."""
+        """Return the numbers of each replica that answers, and of this process."""
         asked, told = self._handle.broadcast("numbers"), list[Any]()
         try:
             told = await asked.results_async(timeout_s=ANSWERS_S, return_exceptions=True)
         except (RayError, DeploymentUnavailableError, TimeoutError) as error:
             logger.warning("replicas did not tell their numbers: %s", first_line(error))
-        there = dict(one for one in told if not isinstance(one, BaseException))
+        there = dict(answer for answer in told if not isinstance(answer, BaseException))
         return {**there, "front": {"requests_retried": self._retried}}
 
     async def close(self) -> None:
@@ -202,7 +205,7 @@ class RayBackend:
 
 
 def _refusal(error: Exception) -> Refused:
-    """What a replica said, or that it could not."""
+    """Return what a replica said, or that it could not."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, Refused):
         return cause

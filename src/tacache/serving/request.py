@@ -1,17 +1,25 @@
-"""One call of a pipeline on its way through a batcher."""
+"""Requests: calls of a pipeline on their way, and the evaluations that they wait for."""
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
+from tacache.errors import TACacheError
 from tacache.serving.adapters import Adapters
 from tacache.serving.costs import Shape, size_of
+from tacache.serving.joining import JoinableCall
 
-STEPS = 50  # of a call that does not say how many
+DEFAULT_STEPS = 50  # of a call that does not say how many
 
 
-class Request:
+class Cancelled(TACacheError):  # noqa: N818 - not a mistake of anybody
+    """The request was cancelled before it was finished."""
+
+
+class GenerationRequest:
     """One call of the pipeline on its way: what it still needs, its result, and how to stop it."""
 
     def __init__(
@@ -28,32 +36,32 @@ class Request:
         self.first_asked: float | None = None  # when it came to its first evaluation
         self.answered: float | None = None  # when it last had an evaluation, or its picture
         plan = getattr(pipe.scheduler, "plan", None)
-        steps = call.get("num_inference_steps", STEPS)
+        steps = call.get("num_inference_steps", DEFAULT_STEPS)
         self._left = int(steps if plan is None else plan.evaluations)
         self._future: Future[Any] = Future()
 
     def result(self, timeout: float | None = None) -> Any:
-        """What the pipeline's call returned; waits for it. An error of the call is raised here."""
+        """Wait for what the pipeline's call returned, and return it or raise its error."""
         return self._future.result(timeout)
 
     @property
     def is_done(self) -> bool:
-        """Whether it has a result, has failed, or was cancelled."""
+        """Return whether it has a result, has failed, or was cancelled."""
         return self._future.done()
 
-    def when_done(self, function: Callable[["Request"], None]) -> None:
+    def when_done(self, function: Callable[["GenerationRequest"], None]) -> None:
         """Call the function once the request is done, with it."""
         self._future.add_done_callback(lambda _: function(self))
 
     @property
     def evaluated(self) -> int:
-        """How many evaluations were made."""
+        """Return how many evaluations were made."""
         seen = self._seen()
         return 0 if seen is None else seen[0]
 
     @property
     def remaining(self) -> int:
-        """How many evaluations are still to be made: exact, since the plan says it.
+        """Return how many evaluations are still to be made: exact, since the plan says it.
 
         A request that was cancelled needs none, also while its call has not noticed yet.
         """
@@ -66,11 +74,11 @@ class Request:
 
     @property
     def comes_back(self) -> bool:
-        """Whether it will ask for a further evaluation."""
+        """Return whether it will ask for a further evaluation."""
         return self.remaining > 0
 
     def _seen(self) -> tuple[int, int] | None:
-        """The evaluations made and those of the whole run, by its scheduler; None before it.
+        """Return the evaluations made and those of the whole run, by its scheduler; None before it.
 
         The run is looked at from other threads, so also in the middle of a step.
         """
@@ -78,23 +86,42 @@ class Request:
             return None
         scheduler = self.pipe.scheduler
         if getattr(scheduler, "plan", None) is not None:
-            found: tuple[int, int] | None = scheduler.evaluations
-            return found
+            evaluations: tuple[int, int] | None = scheduler.evaluations
+            return evaluations
         first = int(getattr(scheduler, "begin_index", 0) or 0)
         index = getattr(scheduler, "step_index", None)
         return 0 if index is None else int(index) - first, len(scheduler.timesteps) - first
 
     def shape(self, usual: Shape) -> Shape:
-        """How it evaluates the model: as seen in its first evaluation, until then as usual."""
+        """Return how it evaluates the model: as seen in its first evaluation, before as usual."""
         return Shape(max(1, self.calls), self.rows) if self.evaluated else usual
 
     def calls_left(self, calls: int) -> int:
-        """Calls of the denoiser still to be made, at so many an evaluation."""
+        """Return calls of the denoiser still to be made, at so many an evaluation."""
         return max(0, (self.evaluated + self.remaining) * calls - self.answers)
 
     def preparing(self, usually: float) -> float:
-        """Seconds until it makes its first call of the denoiser, where requests usually take so."""
+        """Return seconds until it makes its first call of the denoiser, as requests usually do."""
         if self.first_asked is not None:
             return 0.0
         since = 0.0 if self.started is None else time.monotonic() - self.started
         return max(0.0, usually - since)
+
+
+@dataclass(eq=False)
+class EvaluationRequest:
+    """One call of a shared network that a generation request waits for."""
+
+    call: JoinableCall
+    generation: GenerationRequest
+    kind: Literal["evaluation", "decoding", "other"] = "other"
+    since: float = field(default_factory=time.monotonic)
+    done: threading.Event = field(default_factory=threading.Event)
+    result: Any = None
+    error: BaseException | None = None
+
+    def answer(self, result: Any = None, error: BaseException | None = None) -> None:
+        """Let the generation request go on, with a result or an error."""
+        self.result, self.error = result, error
+        self.generation.answered = time.monotonic()
+        self.done.set()

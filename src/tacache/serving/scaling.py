@@ -16,7 +16,7 @@ class ByEvaluations:
         self.target = target
 
     def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
-        """The number of replicas wanted, before Ray applies its bounds and delays."""
+        """Return the number of replicas wanted, before Ray applies its bounds and delays."""
         reported = (context.aggregated_metrics or {}).get(QUEUED, {})
         wanted = math.ceil(sum(reported.values()) / self.target)
         return max(1, wanted), {}

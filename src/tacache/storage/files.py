@@ -4,14 +4,17 @@ import difflib
 import json
 import os
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import Self
 
 from tacache.errors import TACacheError
 from tacache.storage.atomic import check_writable, write_atomically
-from tacache.storage.reading import parse_json, read_bounded
+from tacache.storage.reading import MAX_FILE_BYTES, parse_json, read_bounded
+
+Record = TypeVar("Record", bound="FileRecord")
+OtherRecord = TypeVar("OtherRecord", bound="FileRecord")
 
 
 class Frozen(BaseModel):
@@ -27,16 +30,14 @@ class FileRecord(Frozen):
     VERSION: ClassVar[int]
     ERROR: ClassVar[type[TACacheError]]
     REMEDY: ClassVar[str]
-    OMITTED: ClassVar[tuple[str, ...]] = ()  # fields that are left out of the file while unset
 
     def as_fields(self) -> dict[str, Any]:
-        """What the file holds: format, version, and every field that is set."""
-        fields = {"format": self.FORMAT, "version": self.VERSION, **self.model_dump(mode="json")}
-        unset = {name for name in self.OMITTED if fields[name] is None}
-        return {name: value for name, value in fields.items() if name not in unset}
+        """Return what the file holds: format, version, and every field that is set."""
+        fields = self.model_dump(mode="json", exclude_none=True)
+        return {"format": self.FORMAT, "version": self.VERSION, **fields}
 
     def to_json(self) -> str:
-        """The file's text: one field a line, so that files diff well."""
+        """Return the file's text: one field a line, so that files diff well."""
         fields = self.as_fields().items()
         lines = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in fields)
         return "{\n" + ",\n".join(lines) + "\n}\n"
@@ -97,9 +98,11 @@ class FileRecord(Frozen):
                 f"{name} is not JSON that can be used ({error}). {cls.REMEDY}"
             ) from error
         fields: dict[str, Any] = parsed if isinstance(parsed, dict) else {}
-        found = fields.pop("format", None)
-        if found != cls.FORMAT:
-            what = f"its format is {found!r}" if found else "it has no such format field"
+        file_format = fields.pop("format", None)
+        if file_format != cls.FORMAT:
+            what = (
+                f"its format is {file_format!r}" if file_format else "it has no such format field"
+            )
             raise cls.ERROR(f"{name} is not a {cls.FORMAT} file: {what}")
         version = fields.pop("version", None)
         if isinstance(version, bool) or version != cls.VERSION:
@@ -123,8 +126,32 @@ class FileRecord(Frozen):
         return f"field '{where}': {message}{more}"
 
 
+def load_either(
+    path: Path,
+    first: type[Record],
+    second: type[OtherRecord],
+    *,
+    name: str | None = None,
+    max_bytes: int = MAX_FILE_BYTES,
+) -> Record | OtherRecord:
+    """Load a file as whichever of two kinds it says it is; `name` stands for it in errors."""
+    name = str(path) if name is None else name
+    kinds = f"a {first.FORMAT} file nor a {second.FORMAT} file"
+    try:
+        text = read_bounded(path, max_bytes)
+        content = parse_json(text)
+    except ValueError as error:
+        raise TACacheError(f"{name} is not JSON that can be used: {error}") from error
+    file_format = content.get("format") if isinstance(content, dict) else None
+    if file_format == first.FORMAT:
+        return first.from_json(text, name)
+    if file_format == second.FORMAT:
+        return second.from_json(text, name)
+    raise TACacheError(f"{name} is neither {kinds}: its format is {file_format!r}")
+
+
 def _format_of(path: Path) -> Any:
-    """The format that a JSON file names; None for an empty file, "" for any other file."""
+    """Return the format that a JSON file names; None for an empty file, "" for any other file."""
     try:
         text = read_bounded(path)
         content = parse_json(text) if text.strip() else {"format": None}

@@ -14,7 +14,7 @@ from tacache.profile import Profile
 from tacache.prompts import Sample
 from tacache.storage.journal import Journal
 
-MOST_SAMPLES = 10_000  # of one run: a batch, times the walks of the pipelines that repeat theirs
+MAX_SAMPLES = 10_000  # of one run: a batch, times the walks of the pipelines that repeat theirs
 
 
 class FinishedRuns:
@@ -25,7 +25,7 @@ class FinishedRuns:
         self._journal = Journal(place, {"job": job}, "finished runs", "calibration", ProfileError)
 
     def load(self) -> dict[int, Profile]:
-        """The runs that are done; a file of another job is an error."""
+        """Return the runs that are done; a file of another job is an error."""
         return dict(self._journal.read(self._run_of))
 
     def add(self, run: int, profile: Profile) -> None:
@@ -37,18 +37,18 @@ class FinishedRuns:
         if type(run) is not int or run < 0:
             raise TypeError("the number of a run is a whole one")
         profile = Profile.from_json(json.dumps(fields), str(self._journal.path))
-        if profile.samples > MOST_SAMPLES:  # it would outweigh all others
+        if profile.samples > MAX_SAMPLES:  # it would outweigh all others
             raise ValueError(f"one run has no {profile.samples} samples")
         return run, profile
 
 
 def job_key(identity: object, runs: Sequence[Sequence[Sample]], call: Mapping[str, Any]) -> str:
-    """A hash of everything the runs depend on, so that kept files of different work do not mix.
+    """Return a hash of all that the runs depend on, so that files of other work do not mix.
 
     `identity` is what a host says of itself, and `runs` are the samples of each of its calls.
     """
     asked = {name: digest(value) for name, value in call.items()}
-    content = [identity, [[list(one) for one in batch] for batch in runs], asked]
+    content = [identity, [[list(sample) for sample in batch] for batch in runs], asked]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -75,5 +75,5 @@ def _of_function(value: Any) -> str:
     if code is None:
         return name
     held = [cell.cell_contents for cell in value.__closure__ or ()]
-    constants = [one for one in code.co_consts if not hasattr(one, "co_code")]
+    constants = [constant for constant in code.co_consts if not hasattr(constant, "co_code")]
     return digest([name, code.co_code.hex(), constants, value.__defaults__, held])

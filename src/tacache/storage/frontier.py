@@ -16,7 +16,7 @@ class Point(Frozen):
     evaluations: Annotated[int, Field(ge=1)]
     speedup: Annotated[float, Field(ge=1)]
     drift: Annotated[float, Field(ge=0)]
-    psnr: float | None
+    psnr: float | None = None
     plan: str
 
 
@@ -37,20 +37,9 @@ class Frontier(FileRecord):
             raise PlanError(f"a frontier has one point a budget, rising, not {budgets}")
         return self
 
-    def for_psnr(self, wanted: float) -> Point:
-        """The point with the fewest evaluations that reaches this PSNR."""
-        for point in self.points:
-            if point.psnr is not None and point.psnr >= wanted:
-                return point
-        best = max((p.psnr for p in self.points if p.psnr is not None), default=None)
-        reached = "no PSNR was measured" if best is None else f"the best is {best:.2f} dB"
-        raise PlanError(
-            f"no plan of the frontier reaches {wanted:g} dB ({reached}): fit more evaluations"
-        )
-
 
 def point_of(plan: Plan, file: str) -> Point:
-    """A fitted plan as a point of a frontier."""
+    """Return a fitted plan as a point of a frontier."""
     if plan.certificate is None:
         raise PlanError("only a fitted plan with a certificate goes on a frontier")
     return Point(

@@ -60,7 +60,7 @@ def push(plan: Plan, repo: str, name: str, *, private: bool = False) -> tuple[st
         commit = api.create_commit(
             repo,
             [CommitOperationAdd(path, text.encode()) for path, text in contents.items()],
-            commit_message=f"{name}: {plan.evaluations} evaluations of {plan.steps} steps",
+            commit_message=f"{name}: {plan.evaluations} evaluations of {plan.full_steps} steps",
         )
     return str(commit.commit_url), CARD in contents
 
@@ -77,8 +77,8 @@ def pull(
     with _reaching(repo):
         files = [file for file in _files(api, repo, revision) if file.endswith(SUFFIX)]
         wanted = [file for file in files if name in (None, file, file.removesuffix(SUFFIX))]
-        found = {file: _download(api, repo, file, revision) for file in wanted}
-    plans = {file: Plan.from_json(text, f"{repo}/{file}") for file, text in found.items()}
+        texts = {file: _download(api, repo, file, revision) for file in wanted}
+    plans = {file: Plan.from_json(text, f"{repo}/{file}") for file, text in texts.items()}
     chosen = {file: plan for file, plan in plans.items() if evaluations in (None, plan.evaluations)}
     if len(chosen) != 1:
         raise HubError(_which(repo, files, chosen))
@@ -86,12 +86,12 @@ def pull(
 
 
 def card(repo: str, plans: Mapping[str, Plan]) -> str:
-    """The page of a repository of plans, from their certificates."""
+    """Return the page of a repository of plans, from their certificates."""
     from huggingface_hub import ModelCard, ModelCardData
 
     ordered = sorted(plans.items(), key=lambda item: (item[1].evaluations, item[0]))
     file, first = ordered[0]
-    models = [plan.host.model for _, plan in ordered if _on_hub(plan.host.model or "")]
+    models = [plan.origin.model for _, plan in ordered if _on_hub(plan.origin.model or "")]
     base = models[0] if models else None
     data = ModelCardData(library_name="tacache", base_model=base, tags=["tacache"])
     page = PAGE.format(
@@ -101,14 +101,14 @@ def card(repo: str, plans: Mapping[str, Plan]) -> str:
         made="\n".join(_made(name, plan) for name, plan in ordered),
         repo=repo,
         evaluations=first.evaluations,
-        model=printable(first.host.model or "MODEL"),
+        model=printable(first.origin.model or "MODEL"),
         file=printable(file),
     )
     return str(ModelCard(f"---\n{data.to_yaml()}\n---\n{page}"))
 
 
 def _row(name: str, plan: Plan) -> str:
-    cells = [name, f"{plan.evaluations} of {plan.steps}", f"{plan.speedup:.2f}x", plan.rule]
+    cells = [name, f"{plan.evaluations} of {plan.full_steps}", f"{plan.speedup:.2f}x", plan.rule]
     measured = plan.certificate
     if measured is None:
         cells += ["-", "-", "-"]
@@ -120,10 +120,10 @@ def _row(name: str, plan: Plan) -> str:
 
 
 def _made(name: str, plan: Plan) -> str:
-    """What a plan was made for, and by what."""
-    host = plan.host
-    names = " / ".join(part for part in (host.model, host.pipeline, host.scheduler) if part)
-    call = ", ".join(f"{key}={value}" for key, value in sorted((host.call or {}).items()))
+    """Return what a plan was made for, and by what."""
+    origin = plan.origin
+    names = " / ".join(part for part in (origin.model, origin.pipeline, origin.scheduler) if part)
+    call = ", ".join(f"{key}={value}" for key, value in sorted((origin.call or {}).items()))
     lines = [f"- `{name}`: {names or 'a velocity function'}" + (f"; {call}" if call else "")]
     if plan.tau_k is not None and plan.tau_d is not None:
         lines.append(f"  tau_k {plan.tau_k:.4g}, tau_d {plan.tau_d:.4g}, max_skip {plan.max_skip}")
@@ -136,7 +136,7 @@ def _made(name: str, plan: Plan) -> str:
 
 
 def _on_hub(model: str) -> bool:
-    """Whether a name can be a hub id, OWNER/NAME, rather than a folder or anything else."""
+    """Return whether a name can be a hub id, OWNER/NAME, rather than a folder or anything else."""
     return re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", model, re.ASCII) is not None
 
 
@@ -157,8 +157,8 @@ def _api() -> Any:
 
 def _files(api: Any, repo: str, revision: str | None = None) -> list[str]:
     """List the files of a repository by one request, which is not repeated without an answer."""
-    found = api.repo_info(repo, revision=revision).siblings or ()
-    return [file.rfilename for file in found]
+    siblings = api.repo_info(repo, revision=revision).siblings or ()
+    return [file.rfilename for file in siblings]
 
 
 def _download(api: Any, repo: str, file: str, revision: str | None = None) -> str:

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from tacache.errors import TACacheError
 from tacache.storage.atomic import unwritable
-from tacache.storage.reading import LARGEST_FILE, parse_json
+from tacache.storage.reading import MAX_FILE_BYTES, parse_json
 
 PACKED = ".gz"
-LARGEST_LINE = LARGEST_FILE  # bytes: an entry holds a profile or a record
-LARGEST_JOURNAL = 2**29  # bytes, unpacked: a quarter of a million records with their traces
+MAX_LINE_BYTES = MAX_FILE_BYTES  # bytes: an entry holds a profile or a record
+MAX_JOURNAL_BYTES = 2**29  # bytes, unpacked: a quarter of a million records with their traces
 Decoded = TypeVar("Decoded")
 
 
@@ -45,7 +45,7 @@ class Journal(NamedTuple):
             raise unwritable(self.path, error) from error
 
     def read(self, decode: Callable[[dict[str, Any]], Decoded]) -> Iterator[Decoded]:
-        """What `decode` makes of each entry; it may raise KeyError, TypeError and ValueError."""
+        """Return what `decode` makes of each entry; KeyError, TypeError and ValueError may rise."""
         for place, line in self.lines():
             try:
                 entry = parse_json(line, finite=False)
@@ -71,7 +71,7 @@ class Journal(NamedTuple):
         packed, size, number = self.path.suffix == PACKED, 0, 0
         try:
             with gzip.open(self.path) if packed else self.path.open("rb") as file:
-                while line := file.readline(LARGEST_LINE + 1):
+                while line := file.readline(MAX_LINE_BYTES + 1):
                     size, number = size + len(line), number + 1
                     self._check_line(line, number, size)
                     if line.endswith(b"\n"):
@@ -97,15 +97,15 @@ class Journal(NamedTuple):
                 f"{self.path} is no file of {self.what}, or an earlier version wrote it: delete "
                 "it, or name another file"
             )
-        if len(line) > LARGEST_LINE or size > LARGEST_JOURNAL:
-            most = LARGEST_LINE if len(line) > LARGEST_LINE else LARGEST_JOURNAL
+        if len(line) > MAX_LINE_BYTES or size > MAX_JOURNAL_BYTES:
+            most = MAX_LINE_BYTES if len(line) > MAX_LINE_BYTES else MAX_JOURNAL_BYTES
             raise self.error(
                 f"{self.path}, line {number}: there are more than {most // 2**20} MiB, which no "
                 f"file of {self.what} has"
             )
 
     def _is_torn(self) -> bool:
-        """Whether the file ends in the middle of a line."""
+        """Return whether the file ends in the middle of a line."""
         assert self.path is not None
         with self.path.open("rb") as file:
             if not file.seek(0, os.SEEK_END):

@@ -20,6 +20,6 @@ def save_values(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def load_values(path: Path) -> dict[str, Any]:
-    """What `save_values` wrote; whatever unpickling raises on a foreign or damaged file."""
-    found: dict[str, Any] = torch.load(path, weights_only=True)
-    return found
+    """Return what `save_values` wrote; whatever unpickling raises on a foreign or damaged file."""
+    values: dict[str, Any] = torch.load(path, weights_only=True)
+    return values

@@ -7,11 +7,14 @@ import math
 import textwrap
 from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 from typing import NamedTuple
 
 from tacache.plan import Plan
 from tacache.plots import STEP, Curve, known, middle_steps
 from tacache.profile import Profile
+from tacache.studio.model import full_steps
+from tacache.studio.psnr_scale import legend
 from tacache.studio.shelf import Shelved
 
 WIDTH, HEIGHT = 400, 220
@@ -36,17 +39,17 @@ class Frame:
         self.y_low, self.y_high = _room(ys)
 
     def x(self, value: float) -> float:
-        """Where a number lies from left to right."""
+        """Return where a number lies from left to right."""
         share = (value - self.x_low) / (self.x_high - self.x_low)
         return LEFT + share * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        """Where a number lies from top to bottom."""
+        """Return where a number lies from top to bottom."""
         share = (value - self.y_low) / (self.y_high - self.y_low)
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
     def axes(self, x_label: str, y_label: str) -> str:
-        """Lines, numbers and names of both axes."""
+        """Return lines, numbers and names of both axes."""
         parts = []
         for value in ticks(self.y_low, self.y_high):
             y = self.y(value)
@@ -61,22 +64,21 @@ class Frame:
 
 
 def profile_charts(profile: Profile) -> str:
-    """DI, MI, and MI without the first and last steps, each with its spread over the runs."""
+    """Return DI, MI, and MI without the first and last steps, each with its spread over runs."""
     direction = Curve(profile.direction[:-1], profile.direction_std[:-1])
     magnitude = Curve(profile.magnitude[:-1], profile.magnitude_std[:-1])
     middle = middle_steps(profile.steps)
     inner = Curve(*([x if n in middle else None for n, x in enumerate(one)] for one in magnitude))
-    return "".join(
-        (
-            curve_chart("DI: how the direction turns", direction, "per step", "direction"),
-            curve_chart("MI: how the size changes", magnitude, "per unit of time", "magnitude"),
-            curve_chart("MI of the middle steps", inner, "per unit of time", "magnitude"),
-        )
+    charts = (
+        ("DI: how the direction turns", direction, "per step", "direction"),
+        ("MI: how the size changes", magnitude, "per unit of time", "magnitude"),
+        ("MI of the middle steps", inner, "per unit of time", "magnitude"),
     )
+    return "".join(curve_chart(*chart, profile.samples) for chart in charts)
 
 
-def curve_chart(title: str, curve: Curve, unit: str, kind: str) -> str:
-    """A mean over the steps of a run, with one standard deviation to either side."""
+def curve_chart(title: str, curve: Curve, unit: str, kind: str, runs: int) -> str:
+    """Return a mean over the steps of runs, with one standard deviation to either side."""
     steps, means = known(curve.mean)
     spreads = known(curve.deviation)[1]
     low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
@@ -94,11 +96,15 @@ def curve_chart(title: str, curve: Curve, unit: str, kind: str) -> str:
         + f'<polygon class="band {kind}" points="{_places(frame, band)}"/>'
         + f'<polyline class="curve {kind}" points="{_places(frame, _pairs(steps, means))}"/>',
         dots,
+        [
+            (f"line {kind}", f"mean of {runs} runs"),
+            (f"band {kind}", "one standard deviation to either side"),
+        ],
     )
 
 
 def frontier_chart(plans: Sequence[Shelved]) -> str:
-    """The fidelity of stored plans over their speedup; a sentence where none is certified."""
+    """Return the fidelity of stored plans over speedup; a sentence where none is certified."""
     dots = []
     for one in plans:
         found = one.plan.certificate
@@ -112,32 +118,45 @@ def frontier_chart(plans: Sequence[Shelved]) -> str:
         return _sentence("No stored plan has been measured yet: learn one under Make.")
     frame = Frame([dot.x for dot in dots], [dot.y for dot in dots])
     axes = frame.axes("steps per evaluation", "PSNR to full steps, dB")
-    return _chart("Stored plans", frame, axes, dots)
+    names = {"run": "fitted to the full run", "flow": "fitted to the flow"}
+    kinds = [
+        (f"dot {kind}", name) for kind, name in names.items() if any(d.kind == kind for d in dots)
+    ]
+    return _chart("Plans that ship or are stored", frame, axes, dots, kinds)
 
 
-def drift_chart(drift: Sequence[tuple[int, float]], steps: int) -> str:
-    """How far the last run was from the full-step one, after each of its steps."""
+def drift_chart(drift: Sequence[tuple[int, float]]) -> str:
+    """Return how far the last run was from the full-step one, after each of its steps."""
     if not drift:
         return _sentence("Draw a picture under Try by a plan: its drift appears here.")
-    dots = [Dot(n, value, f"after step {n}: {value:.4f}") for n, value in drift]
-    frame = Frame([0, steps], [0.0, *(value for _, value in drift)])
+    dots = [Dot(n, value, f"after step {n}: {value:.4f}", "drift") for n, value in drift]
+    frame = Frame([0, *(n for n, _ in drift)], [0.0, *(value for _, value in drift)])
     line = f'<polyline class="curve drift" points="{_places(frame, drift)}"/>'
     axes = frame.axes(STEP, "relative distance to full steps")
-    return _chart("Drift of the last run", frame, axes + line, dots)
+    entry = ("line drift", "accelerated run: distance of its state to that of the full run")
+    return _chart("Drift of the last run", frame, axes + line, dots, [entry])
 
 
 def strip(plan: Plan) -> str:
-    """A box for each step: filled where the model is evaluated, pale where it is not."""
+    """Return a box for each step: filled where the model is evaluated, pale where it is not.
+
+    A plan with times of its own fills the steps within which these lie.
+    """
+    grid = plan.times if plan.grid is None else plan.grid
+    levels = [plan.times[n] for n in plan.anchors]
+    parts = list(enumerate(pairwise(grid)))
+    evaluated = [n for n, (t, t_next) in parts if any(t >= level > t_next for level in levels)]
     boxes = "".join(
-        f'<i class="{"on" if n in plan.anchors else "off"}" title="step {n}, t = {t:.3f}"></i>'
-        for n, t in enumerate(plan.times[:-1])
+        f'<i class="{"on" if n in evaluated else "off"}" title="step {n}, t = {t:.3f}"></i>'
+        for n, (t, _) in parts
     )
-    words = f"Of {plan.steps} steps these are evaluated: {', '.join(map(str, plan.anchors))}"
-    return f'<div class="strip" role="img" aria-label="{words}">{boxes}</div>'
+    words = f"Of {full_steps(plan)} steps these are evaluated: {', '.join(map(str, evaluated))}"
+    entries = [("on", "the model runs"), ("off", "rebuilt from the steps before")]
+    return f'<div class="strip" role="img" aria-label="{words}">{boxes}</div>{legend(entries)}'
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """A few round numbers within a range."""
+    """Return a few round numbers within a range."""
     raw = (high - low) / TICKS
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= raw * 0.999)
@@ -146,17 +165,20 @@ def ticks(low: float, high: float) -> list[float]:
     return [round(value, 12) for value in found if value <= high + 1e-9 * step]
 
 
-def _chart(title: str, frame: Frame, content: str, dots: Sequence[Dot]) -> str:
+def _chart(
+    title: str, frame: Frame, content: str, dots: Sequence[Dot], entries: Sequence[tuple[str, str]]
+) -> str:
+    """Return a chart with its title above and its legend below."""
     points = "".join(_point(frame, dot) for dot in dots)
     return (
         f'<figure class="chart"><figcaption>{escape(title)}</figcaption>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="group" aria-label="{escape(title)}">'
-        f"{content}{points}</svg></figure>"
+        f"{content}{points}</svg>{legend(entries)}</figure>"
     )
 
 
 def _point(frame: Frame, dot: Dot) -> str:
-    """A dot; its sentence stands at the top of the chart, where it always has room."""
+    """Return a dot; its sentence stands at the top of the chart, where it always has room."""
     x, y = frame.x(dot.x), frame.y(dot.y)
     reach = "" if dot.kind == "quiet" else ' tabindex="0"'
     sentence = escape(dot.sentence)
@@ -183,7 +205,7 @@ def _wrapped(sentence: str, width: int = 48) -> list[str]:
 
 
 def _room(values: Sequence[float]) -> tuple[float, float]:
-    """A range around numbers, also where they are all the same."""
+    """Return a range around numbers, also where they are all the same."""
     low, high = min(values), max(values)
     margin = 0.06 * (high - low) or max(abs(high) * 0.1, 0.5)
     return (low if low == 0 else low - margin), high + margin

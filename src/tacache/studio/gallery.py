@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from tacache.host import file_stem, write
+from tacache.hosts import file_stem, write
 from tacache.storage.atomic import writing
-from tacache.studio.trying import Attempt
+from tacache.studio.attempts import Attempt
 
-MOST = 48  # entries; the oldest gives way
+MAX_ENTRIES = 48  # entries; the oldest gives way
 
 
 class Entry(NamedTuple):
@@ -23,9 +23,11 @@ class Entry(NamedTuple):
 
     @property
     def caption(self) -> str:
-        """One line below the picture."""
+        """Return one line below the picture."""
         found = self.settings
-        return f"{found['prompt']} (seed {found['seed']}, {found['rule']}, {found['evaluated']})"
+        rule = found["rule"] or "by quality"
+        budget = f"{found['evaluated']} of {found['steps']}"
+        return f"{found['prompt']} (seed {found['seed']}, {rule}, {budget})"
 
 
 class Gallery:
@@ -38,7 +40,7 @@ class Gallery:
     def add(self, made: Attempt, model: str, fps: int) -> Entry:
         """Write a picture beside its full-step one; a clip without loss."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        stem = self._folder / file_stem(self._made, made.wish.prompt, made.wish.seed)
+        stem = self._folder / file_stem(self._made, made.options.prompt, made.options.seed)
         self._made += 1
         files = [
             write(one.pixels, stem.with_name(f"{stem.name}-{word}"), ".webp", fps)
@@ -46,14 +48,14 @@ class Gallery:
         ]
         entry = Entry(files[0], files[1], made.settings(model))
         self.entries.append(entry)
-        while len(self.entries) > MOST:
+        while len(self.entries) > MAX_ENTRIES:
             oldest = self.entries.pop(0)
             oldest.fast.unlink(missing_ok=True)
             oldest.full.unlink(missing_ok=True)
         return entry
 
     def export(self) -> Path:
-        """An archive of all pictures, with one JSON file of settings for each of them."""
+        """Return an archive of all pictures, with one JSON file of settings for each of them."""
         target = self._folder / "tacache-gallery.zip"
         self._folder.mkdir(parents=True, exist_ok=True)
         with writing(target) as draft, zipfile.ZipFile(draft, "w") as archive:

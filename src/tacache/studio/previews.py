@@ -6,20 +6,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacache.host import Pixels
+from tacache.hosts import Pixels
 
 QUICK = 32 * 32  # places of a latent picture that is decoded; larger ones show their colours
 PLACED = ("latents", "height", "width", "vae_scale_factor")  # what unpacking latents takes
 
 
 def destination(before: Tensor, after: Tensor, t: float, t_next: float) -> Tensor:
-    """Where a straight line through two states of a run reaches the data, t = 0."""
+    """Return where a straight line through two states of a run reaches the data, t = 0."""
     return after + (after - before) * (t_next / (t - t_next))
 
 
 @torch.no_grad()
 def preview(pipe: Any, latents: Tensor, height: int | None, width: int | None) -> Pixels | None:
-    """A small picture of latents; of a clip the first frame; None where their order is not known.
+    """Return a small picture of latents or a clip's first ones; None if their order is unknown.
 
     Small latents are decoded. Of large ones the three main components are shown as colours.
     """
@@ -34,7 +34,7 @@ def preview(pipe: Any, latents: Tensor, height: int | None, width: int | None) -
 
 
 def main_colours(x: Tensor) -> Tensor:
-    """The three main components of a latent picture (channels, height, width), from 0 to 1."""
+    """Return three main components of a latent picture (channels, height, width), from 0 to 1."""
     flat = x.flatten(1) - x.flatten(1).mean(dim=1, keepdim=True)
     _, axes = torch.linalg.eigh(flat @ flat.T)
     found = axes[:, -3:].T @ flat
@@ -45,7 +45,7 @@ def main_colours(x: Tensor) -> Tensor:
 
 
 def _unpacked(pipe: Any, latents: Tensor, height: int | None, width: int | None) -> Tensor | None:
-    """Latents as (samples, channels, [frames,] height, width), where it is known how."""
+    """Return latents as (samples, channels, [frames,] height, width), where it is known how."""
     if latents.ndim in (4, 5):
         return latents[:1]
     unpack = getattr(pipe, "_unpack_latents", None)
@@ -58,7 +58,7 @@ def _unpacked(pipe: Any, latents: Tensor, height: int | None, width: int | None)
 
 
 def _scaled(vae: Any, x: Tensor) -> Tensor:
-    """Latents on the scale that the decoder reads, by either convention of diffusers."""
+    """Return latents on the scale that the decoder reads, by either convention of diffusers."""
     x = x[:, :, :1] if x.ndim == 5 else x
     mean, deviation = (getattr(vae.config, f"latents_{name}", None) for name in ("mean", "std"))
     if mean is not None and deviation is not None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from tacache.plan import Plan
 from tacache.profile import Profile
-from tacache.studio.choices import Known
+from tacache.storage.store import PlanStore
+from tacache.studio.choices import Known, RivalMethods, rivals_on
 from tacache.studio.gallery import Gallery
 from tacache.studio.model import StudioModel
-from tacache.studio.rivals import Rivals
 from tacache.studio.shelf import Shelf
 
-MOST = 200  # people at a time; who was away longest is forgotten
+MAX_SESSIONS = 200  # people at a time; who was away longest is forgotten
 
 
 @dataclass
@@ -23,6 +23,7 @@ class Session:
     """What belongs to one person."""
 
     folder: Path
+    steps: int  # of full runs
     profile: Profile | None
     gallery: Gallery
     own: Plan | None = None
@@ -45,24 +46,26 @@ class Session:
 class Studio:
     """The model with its plans, and everybody who looks at it."""
 
-    def __init__(self, model: StudioModel, shelf: Shelf, folder: Path) -> None:
-        self.model, self.shelf, self.folder = model, shelf, folder
-        self.rivals = Rivals(model)
+    def __init__(self, model: StudioModel, store: PlanStore, folder: Path) -> None:
+        self.model, self.store, self.folder = model, store, folder
+        self._rivals: dict[int, RivalMethods | None] = {}  # by steps
         self.profile = model.shipped_profile()
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._lock = threading.Lock()
 
     def session(self, key: str | None) -> Session:
-        """The session of this key, which begins where it is new."""
+        """Return the session of this key, which begins where it is new."""
         name = key or "nobody"
         with self._lock:
             if name not in self._sessions:
                 # a name of our own: a key is whatever a browser sends
                 folder = Path(tempfile.mkdtemp(prefix="session-", dir=self.folder))
-                self._sessions[name] = Session(folder, self.profile, Gallery(folder / "gallery"))
+                self._sessions[name] = Session(
+                    folder, self.model.steps, self.profile, Gallery(folder / "gallery")
+                )
             self._sessions.move_to_end(name)
             found = self._sessions[name]
-            oldest = next(iter(self._sessions)) if len(self._sessions) > MOST else None
+            oldest = next(iter(self._sessions)) if len(self._sessions) > MAX_SESSIONS else None
         if oldest is not None:
             self.leave(oldest)
         return found
@@ -75,8 +78,13 @@ class Studio:
             _close(found)
 
     def known(self, session: Session) -> Known:
-        """What plans are made of for this person."""
-        return Known(self.model, self.shelf, session.profile, session.own)
+        """Return what plans are made of for this person, with as many steps as are set."""
+        model = self.model.with_steps(session.steps)
+        if model.steps not in self._rivals:
+            self._rivals[model.steps] = rivals_on(model)
+        profile = None if session.profile is None else session.profile.resample(model.times)
+        shelf = Shelf(model, self.store)
+        return Known(model, shelf, profile, session.own, self._rivals[model.steps])
 
 
 def _close(session: Session) -> None:

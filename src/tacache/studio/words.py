@@ -3,42 +3,45 @@
 from collections.abc import Mapping
 from html import escape
 
-from tacache.errors import TACacheError, first_line
+from tacache.errors import TACacheError, counted, first_line
 from tacache.fidelity import CAP
-from tacache.plan import Plan
+from tacache.instant import default_evaluations
+from tacache.plan import Certificate, Plan
+from tacache.studio.attempts import Attempt
 from tacache.studio.charts import strip
-from tacache.studio.choices import Choice
-from tacache.studio.drawing import FAST, FULL, Drawn
-from tacache.studio.jobs import News, Progress, StoppedError, Waiting
+from tacache.studio.choices import PlanChoice
+from tacache.studio.drawing import ACCELERATED, FULL_STEPS, Drawn
+from tacache.studio.model import full_steps
 from tacache.studio.pictures import AMPLIFIED, difference, shown, small, together
-from tacache.studio.trying import Attempt
+from tacache.studio.psnr_scale import Mark, in_words, psnr_scale
+from tacache.studio.turns import JobProgress, News, StoppedError, Waiting
 
 
 def said(words: str) -> str:
-    """A sentence of the page's status."""
+    """Return a sentence of the page's status."""
     return f'<p class="said" role="status">{escape(words)}</p>'
 
 
 def refused(error: Exception) -> str:
-    """What went wrong, as a sentence that ends."""
+    """Return what went wrong, as a sentence that ends."""
     words = str(error) if isinstance(error, TACacheError) else f"that failed: {first_line(error)}"
     return f'<p class="said refused" role="alert">{escape(_sentence(words))}</p>'
 
 
 def stopped(latest: News | None) -> str:
-    """How far a job had come when it was stopped."""
-    if not isinstance(latest, Progress):
+    """Return how far a job had come when it was stopped."""
+    if not isinstance(latest, JobProgress):
         return said("Stopped before the first step.")
     total = "" if latest.total is None else f" of {latest.total}"
     return said(f"Stopped after {latest.done}{total} steps ({latest.part}).")
 
 
 def progress(news: News) -> str:
-    """A bar with what is going on."""
+    """Return a bar with what is going on."""
     if isinstance(news, Waiting):
         others = "one other job" if news.ahead == 1 else f"{news.ahead} other jobs"
         return said(f"Waiting for {others} on the model.")
-    assert isinstance(news, Progress)
+    assert isinstance(news, JobProgress)
     if news.total is None:
         return f'<p class="said">{escape(news.part)}: {news.done}</p><progress></progress>'
     words = f"{news.part}: step {news.done} of {news.total}"
@@ -46,43 +49,76 @@ def progress(news: News) -> str:
     return f'<p class="said">{escape(words)}</p>{bar}'
 
 
-def budget(choice: Choice) -> str:
-    """What a number of evaluations means: the speedup, where the plan is from, its anchors."""
-    return f'<p class="said">{escape(speed(choice.plan))} {escape(choice.sentence)}</p>' + strip(
-        choice.plan
-    )
+def meaning(choice: PlanChoice) -> str:
+    """Return what a choice means before anything is drawn: speedup, anchors, plan and promise."""
+    return about(choice.plan, choice.sentence)
 
 
 def rival(name: str, evaluations: int, steps: int) -> str:
-    """What is to be expected of a method of others."""
+    """Return what is to be expected of a method of others."""
     return said(
         f"{name} with up to {evaluations} of {steps} evaluations. The first picture takes longer, "
         "since the method is tuned for this number where it can be."
     )
 
 
-def certified(plan: Plan) -> str:
-    """A plan's speedup and anchors, and what its certificate says."""
-    sentence, found = speed(plan), plan.certificate
-    if found is not None:
-        sentence += f" On {found.held_out} held-out samples it drifts by {found.drift:.3f}"
-        sentence += "." if found.psnr is None else f", and reaches {found.psnr:.1f} dB."
-        nearness = found.nearness(plan.evaluations)
-        sentence += "" if nearness is None else f" {nearness[0].upper()}{nearness[1:]}."
-    return said(sentence) + strip(plan)
+def about(plan: Plan, origin: str = "") -> str:
+    """Return a plan's speedup and anchors, where it comes from, and what it promises."""
+    marks = [] if plan.certificate is None else promised(plan.certificate)
+    sentences = f"{origin} {promise(plan)}".strip()
+    scale = "" if plan.is_full else psnr_scale(marks)
+    return f"{said(speed(plan))}{strip(plan)}{said(sentences)}{scale}"
+
+
+def promise(plan: Plan) -> str:
+    """Return what is to be expected of a plan's pictures: its certificate, if it has one."""
+    found = plan.certificate
+    if plan.is_full:
+        return "The picture is the full run's."
+    if found is None:
+        return f"Not measured on this model: draw to see.{_hope(plan)}"
+    words = f"Promise, measured on {counted(found.held_out, 'held-out sample')}: "
+    if found.psnr is None:
+        words += f"a drift of {found.drift:.2g} in the latents; of pictures nothing is known."
+    else:
+        words += f"{found.psnr:.1f} dB to the full run in the mean, {in_words(found.psnr)}."
+        tail = [f"{mark.name} {mark.psnr:.1f} dB" for mark in promised(found)[1:]]
+        words += f" {_sentence(', '.join(tail))}" if tail else " The worst was not measured."
+    if found.equivalent_steps is not None:
+        words += f" It is as near to the flow as {found.equivalent_steps:.0f} Euler steps."
+    return words
+
+
+def promised(certificate: Certificate) -> list[Mark]:
+    """Return the figures of a certificate that have a place on the scale."""
+    figures = (
+        Mark("mean", certificate.psnr or 0.0),
+        Mark("5th percentile", certificate.p5_psnr or 0.0, hollow=True),
+        Mark("worst", certificate.worst_psnr or 0.0, hollow=True),
+    )
+    return [mark for mark in figures if mark.psnr]
+
+
+def _hope(plan: Plan) -> str:
+    """Return what instant plans did elsewhere, in a sentence; empty for other plans."""
+    if plan.rule != "linear" or plan.grid is not None:
+        return ""
+    steps = plan.steps
+    usual = default_evaluations(steps)
+    return f" On tiny-flux, instant plans keep 35 dB from {usual} of {steps} evaluations on."
 
 
 def speed(plan: Plan) -> str:
-    """How many steps are evaluated, and the speedup that this means."""
+    """Return how many steps are evaluated, and the speedup that this means."""
     return (
-        f"{plan.evaluations} of {plan.steps} steps run the model: up to {plan.speedup:.1f} times "
-        "as fast."
+        f"{plan.evaluations} of {full_steps(plan)} steps run the model: up to {plan.speedup:.1f} "
+        "times as fast."
     )
 
 
-def stage(drawn: Mapping[str, Drawn | Progress], prompt: str, fps: int) -> str:
-    """The accelerated picture and the full-step one beside each other, or their previews."""
-    names = {FAST: "Accelerated", FULL: "Full steps"}
+def stage(drawn: Mapping[str, Drawn | JobProgress], prompt: str, fps: int) -> str:
+    """Return the accelerated picture and the full-step one beside each other, or their previews."""
+    names = {ACCELERATED: "Accelerated", FULL_STEPS: "Full steps"}
     finished = [one.pixels for one in drawn.values() if isinstance(one, Drawn)]
     figures = "".join(
         f'<figure class="pane" data-part="{part}"><div class="screen">'
@@ -92,8 +128,8 @@ def stage(drawn: Mapping[str, Drawn | Progress], prompt: str, fps: int) -> str:
     return together(finished[0] if finished else None, fps, figures)
 
 
-def _screen(drawn: Drawn | Progress | None, prompt: str) -> str:
-    """A finished picture or clip, or a preview, which the page blurs."""
+def _screen(drawn: Drawn | JobProgress | None, prompt: str) -> str:
+    """Return a finished picture or clip, or a preview, which the page blurs."""
     if isinstance(drawn, Drawn):
         return shown(drawn.pixels, prompt)
     if drawn is None or drawn.preview is None:
@@ -103,13 +139,13 @@ def _screen(drawn: Drawn | Progress | None, prompt: str) -> str:
 
 
 def compared(made: Attempt, fps: int) -> str:
-    """A comparison with a line to move, the difference, and the figures."""
+    """Return a comparison with a line to move, the difference, and the figures."""
     panes = _comparison(made) + _difference(made)
     return together(made.fast.pixels, fps, panes) + facts(made)
 
 
 def _comparison(made: Attempt) -> str:
-    """Both on top of each other, with a line that a pointer or the arrow keys move.
+    """Return both on top of each other, with a line that a pointer or the arrow keys move.
 
     On the left of it is the full-step one, on the right the accelerated one.
     """
@@ -125,7 +161,7 @@ def _comparison(made: Attempt) -> str:
 
 
 def _difference(made: Attempt) -> str:
-    """The difference of both, amplified."""
+    """Return the difference of both, amplified."""
     picture = shown(difference(made.full.pixels, made.fast.pixels), "Difference")
     return (
         f'<figure class="pane"><div class="screen">{picture}</div>'
@@ -134,9 +170,9 @@ def _difference(made: Attempt) -> str:
 
 
 def facts(made: Attempt) -> str:
-    """Times, evaluations and fidelity of a comparison, as a table."""
+    """Return times, evaluations and fidelity of a comparison, as a table."""
     fast, full = made.fast, made.full
-    alike = "equal" if made.psnr >= CAP else f"{made.psnr:.2f} dB"
+    alike = "equal" if made.psnr >= CAP else f"{made.psnr:.1f} dB, {in_words(made.psnr)}"
     rows: list[tuple[str, str, str]] = [
         ("evaluations", str(fast.evaluations), str(full.evaluations)),
         ("time", f"{fast.seconds:.2f} s", f"{full.seconds:.2f} s"),
@@ -151,16 +187,23 @@ def facts(made: Attempt) -> str:
         for name, first, second in rows
     )
     head = "<thead><tr><td></td><th scope='col'>accelerated</th><th scope='col'>full steps</th>"
-    return f'<table class="facts">{head}</tr></thead><tbody>{body}</tbody></table>'
+    marks = [Mark("this picture", made.psnr)]
+    marks += [] if made.plan is None or made.plan.certificate is None else [
+        mark._replace(name=f"promised {mark.name}", hollow=True)
+        for mark in promised(made.plan.certificate)[:1]
+    ]  # fmt: skip
+    return f'<table class="facts">{head}</tr></thead><tbody>{body}</tbody></table>' + psnr_scale(
+        marks, explained=False
+    )
 
 
 def outcome(error: Exception, latest: News | None) -> str:
-    """What a job that did not finish came to."""
+    """Return what a job that did not finish came to."""
     return stopped(latest) if isinstance(error, StoppedError) else refused(error)
 
 
 def _sentence(words: str) -> str:
-    """The words with a capital and a full stop."""
+    """Return the words with a capital and a full stop."""
     words = words.strip()
     ended = words if words.endswith((".", "!", "?")) else f"{words}."
     return ended[:1].upper() + ended[1:]

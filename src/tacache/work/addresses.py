@@ -4,8 +4,8 @@ import ipaddress
 
 
 def is_local(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
-    if host == "localhost":
+    """Return whether an address can be reached from this machine only."""
+    if host.lower() == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -14,7 +14,7 @@ def is_local(host: str) -> bool:
 
 
 def host_name(header: str) -> str:
-    """The name in a Host header, without its port."""
+    """Return the name in a Host header, without its port."""
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.rpartition(":")[0] if ":" in header else header

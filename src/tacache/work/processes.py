@@ -23,7 +23,7 @@ class Together:
     count: int
 
     def exchange(self, value: Any) -> list[Any]:
-        """Everyone's value, in rank order."""
+        """Return everyone's value, in rank order."""
         if self.count == 1:
             return [value]
         everyone: list[Any] = [None] * self.count
@@ -31,7 +31,7 @@ class Together:
         return everyone
 
     def gathered(self, mine: dict[int, Any]) -> dict[int, Any]:
-        """Everyone's results by index."""
+        """Return everyone's results by index."""
         return {i: value for part in self.exchange(mine) for i, value in part.items()}
 
 
@@ -45,7 +45,7 @@ class Claims:
     folder: Path | None  # None: there is one process
 
     def take(self, item: int) -> bool:
-        """Whether this process is to do an item."""
+        """Return whether this process is to do an item."""
         if self.folder is None:
             return True
         try:
@@ -64,7 +64,7 @@ class Processes:
 
     @classmethod
     def current(cls) -> "Processes":
-        """The place of this process; joins the group that the launcher's environment describes."""
+        """Return this process's place; join the group that the launcher's environment describes."""
         if not torch.distributed.is_available():
             return cls(0, 1)
         if not torch.distributed.is_initialized():

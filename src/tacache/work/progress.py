@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 def track(
     items: Sequence[Item], description: str, show: bool, *, at_most: bool = False
 ) -> Iterable[Item]:
-    """`items`, with a progress bar on standard error while they are worked through.
+    """Yield `items`, with a progress bar on standard error while they are worked through.
 
     `at_most` says that the work may end before the last of them.
     """
@@ -37,7 +37,7 @@ def _shown(items: Sequence[Item], description: str, at_most: bool) -> Iterator[I
 
 @contextmanager
 def counting(most: int, description: str, show: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar for work of at most so many units; what it gives is called with units done."""
+    """Show a progress bar for work of at most so many units; call what it gives with units done."""
     if not show:
         yield lambda done: None
         return

@@ -7,19 +7,20 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from tacache.errors import TACacheError
-from tacache.plan import Plan
+from tacache.instant import default_evaluations
+from tacache.plan import Plan, make_plan
 from tacache.studio import words
 from tacache.studio.charts import strip
-from tacache.studio.jobs import Finished, Part, Progress, Waiting, news_of
-from tacache.studio.learning import Learned, Lesson, learn
+from tacache.studio.choices import choose, typical_choice
 from tacache.studio.page.trying import INNER, TryView
 from tacache.studio.page.understanding import UnderstandView
-from tacache.studio.sessions import Session, Studio
-from tacache.studio.thresholds import planned
-from tacache.studio.uploads import profile_on, read_upload
+from tacache.studio.plan_learning import Lesson, learn
+from tacache.studio.sessions import Studio
+from tacache.studio.shelf import profile_on, read_upload
+from tacache.studio.turns import Finished, JobProgress, Part, Waiting, news_of
 
 TARGETS = [("The full-step run", "run"), ("The flow, a much finer run", "flow")]
-TAUGHT = 8  # prompts that the field begins with
+SHOWN_PROMPTS = 8  # prompts that the field begins with
 
 
 class Making:
@@ -31,30 +32,26 @@ class Making:
     def learn(
         self, prompts: str, evaluations: str, target: str, request: gr.Request
     ) -> Iterator[list[Any]]:
-        """The status, over and over, while plans are learned."""
-        session, model = self._studio.session(request.session_hash), self._studio.model
-        latest = None
+        """Yield the status, over and over, while plans are learned."""
+        session, latest = self._studio.session(request.session_hash), None
         try:
+            known = self._studio.known(session)
             lesson = Lesson.read(prompts or "", evaluations or "", target)
             yield _learning(words.said("Starting."), running=True)
             stop = session.begin("learn")
-            for news in news_of(lambda watch: learn(model, lesson, watch), stop):
+            for news in news_of(lambda watch: learn(known.model, lesson, watch), stop):
                 if isinstance(news, Finished):
-                    sentence = self._keep(session, news.result)
+                    names = [known.shelf.put(plan).name for plan in news.result.plans]
+                    session.profile, session.own = news.result.profile, news.result.plans[-1]
+                    sentence = f"Learned, and put into the plan store: {', '.join(names)}."
                     yield _learning(words.said(sentence), running=False)
-                elif isinstance(news, Progress | Waiting):
+                elif isinstance(news, JobProgress | Waiting):
                     latest = news
                     yield _learning(words.progress(news), running=True)
                 elif isinstance(news, Part):
                     yield _learning(words.said("The profile is measured."), running=True)
         except Exception as error:
             yield _learning(words.outcome(error, latest), running=False)
-
-    def _keep(self, session: Session, learned: Learned) -> str:
-        """Put what was learned where it belongs, and say what it is."""
-        names = [self._studio.shelf.put(plan).name for plan in learned.plans]
-        session.profile, session.own = learned.profile, learned.plans[-1]
-        return f"Learned, and put into the plan store: {', '.join(names)}."
 
     def stop(self, request: gr.Request) -> None:
         """Stop what this person learns."""
@@ -64,14 +61,14 @@ class Making:
         """Read a file that was dropped: a plan goes into the store, a profile into the session."""
         if file is None:
             return ""
-        session, model = self._studio.session(request.session_hash), self._studio.model
+        session = self._studio.session(request.session_hash)
         try:
-            found = read_upload(Path(file))
+            found, known = read_upload(Path(file)), self._studio.known(session)
             if isinstance(found, Plan):
-                stored = self._studio.shelf.put(found)
+                stored = known.shelf.put(found)
                 session.own = found
                 return words.said(f"Loaded into the plan store: {stored.title}.")
-            session.profile = profile_on(found, model.times, model.name)
+            session.profile = profile_on(found, known.model.times, known.model.name)
             return words.said(f"Loaded: a profile of {found.samples} runs.")
         except (TACacheError, OSError) as error:
             return words.refused(error)
@@ -79,19 +76,22 @@ class Making:
     def use(self, tau_k: float, tau_d: float, request: gr.Request) -> list[Any]:
         """Make the plan of two thresholds this person's own, and choose it under Try."""
         session = self._studio.session(request.session_hash)
-        if session.profile is None:
-            return [gr.skip(), gr.skip()]
-        session.own = planned(session.profile, float(tau_k), float(tau_d))
+        profile = self._studio.known(session).profile
+        if profile is None:
+            return [gr.skip(), gr.skip(), gr.skip()]
+        session.own = make_plan(profile, tau_k=float(tau_k), tau_d=float(tau_d))
         sentence = words.said("Set: the rule under Try is now My own plan.")
-        return ["own", sentence + strip(session.own)]
+        return ["evaluations", "own", sentence + strip(session.own)]
 
     def files(self, request: gr.Request) -> list[Any]:
-        """The list of plans and the file of the profile, as they are now."""
-        session, plans = self._studio.session(request.session_hash), self._studio.shelf.plans()
+        """Return the list of plans and the file of the profile, as they are now."""
+        session = self._studio.session(request.session_hash)
+        known = self._studio.known(session)
+        plans = known.shelf.plans()
         names = [(one.title, one.name) for one in plans]
-        first = plans[0].name if plans else None
-        for one in plans:
-            first = one.name if one.plan == session.own else first
+        usual = choose(known, *typical_choice(known)).plan
+        shown = [one.name for plan in (session.own, usual) for one in plans if one.plan == plan]
+        first = next(iter([*shown, *(one.name for one in plans)]), None)
         name = Path(self._studio.model.name).name
         if session.profile is None:
             profile = gr.update(interactive=False)
@@ -101,16 +101,16 @@ class Making:
         return [gr.update(choices=names, value=first), *self.chosen(first, request), profile]
 
     def chosen(self, name: str | None, request: gr.Request) -> list[Any]:
-        """What a plan does, and its file."""
+        """Return what a plan does, and its file."""
         if not name:
             return [words.said("There is no plan yet."), gr.update(interactive=False)]
         session = self._studio.session(request.session_hash)
         try:
-            found = self._studio.shelf.named(name)
+            found = self._studio.known(session).shelf.named(name)
         except TACacheError as error:
             return [words.refused(error), gr.update(interactive=False)]
         path = found.plan.save(session.folder / f"{found.name}.plan.json")
-        return [words.certified(found.plan), gr.update(value=str(path), interactive=True)]
+        return [words.about(found.plan), gr.update(value=str(path), interactive=True)]
 
 
 class MakeView(NamedTuple):
@@ -126,7 +126,7 @@ class MakeView(NamedTuple):
         self.renew(page.load(self.events.files, None, self.files, **INNER))
 
     def renew(self, event: Any) -> None:
-        """After an event, write everything anew that follows from profile and plans."""
+        """Write everything anew, after an event, that follows from profile and plans."""
         understood = self.understood
         event.then(understood.events.charts, None, understood.charts, **INNER)
         event.then(understood.events.sliders, None, understood.sliders, **INNER)
@@ -162,29 +162,41 @@ def make_view(studio: Studio, tried: TryView, understood: UnderstandView) -> Mak
         view.renew(event.then(events.files, None, files, **INNER))
     files[0].input(events.chosen, files[0], files[1:3], **INNER)
     sliders = understood.sliders
-    used = understood.use.click(events.use, sliders[:2], [tried.rule, sliders[2]], **INNER)
+    used = understood.use.click(
+        events.use, sliders[:2], [tried.ask, tried.rule, sliders[2]], **INNER
+    )
     used.then(**tried.refresh)
+    view.renew(tried.steps_set.then(events.files, None, files, **INNER))
+    tried.steps_set.then(_usual_budget, tried.steps, lesson[1], **INNER)
     tried.finished.then(understood.events.charts, None, understood.charts, **INNER)
     return view
 
 
 def _lesson(studio: Studio) -> list[Any]:
-    """The fields of a lesson, in the order of `Making.learn`."""
-    taught = "\n".join(studio.model.prompts()[:TAUGHT])
+    """Return the fields of a lesson, in the order of `Making.learn`."""
+    taught = "\n".join(studio.model.prompts()[:SHOWN_PROMPTS])
     return [
         gr.Textbox(taught, label="Prompts, one a line", lines=8, max_lines=16, elem_id="lesson"),
-        gr.Textbox("13", label="Evaluations, with commas between", elem_id="budgets"),
+        gr.Textbox(
+            _usual_budget(studio.model.steps),
+            label="Evaluations, with commas between",
+            elem_id="budgets",
+        ),
         gr.Radio(TARGETS, value="run", label="Aim at", elem_id="target"),
     ]
 
 
+def _usual_budget(steps: float) -> str:
+    return str(default_evaluations(int(steps)))
+
+
 def _files() -> tuple[list[Any], Any, Any]:
-    """The list of plans with its buttons, where files are dropped, and what is said of them."""
+    """Return the list of plans with its buttons, where files are dropped, and what is said."""
     plans = gr.Dropdown([], label="Plans for this model", elem_id="plans")
     about = gr.HTML(elem_id="about-plan")
     with gr.Row():
-        plan_file = gr.DownloadButton("Download plan", elem_id="download-plan")
-        profile_file = gr.DownloadButton("Download profile", elem_id="download-profile")
+        plan_file = gr.DownloadButton("Download plan", size="sm", elem_id="download-plan")
+        profile_file = gr.DownloadButton("Download profile", size="sm", elem_id="download-profile")
     upload = gr.File(
         label="Load a plan or a profile: drop its JSON file here", height=170, elem_id="upload"
     )

@@ -5,11 +5,11 @@ from typing import Any
 import gradio as gr
 
 from tacache.studio import words
-from tacache.studio.drawing import FAST, FULL, Drawn
+from tacache.studio.attempts import Attempt
+from tacache.studio.drawing import ACCELERATED, FULL_STEPS, Drawn
 from tacache.studio.gallery import Gallery
-from tacache.studio.jobs import News, Part, Progress
 from tacache.studio.model import StudioModel
-from tacache.studio.trying import Attempt
+from tacache.studio.turns import JobProgress, News, Part
 
 OUTPUTS = ("status", "draw", "stop", "stage", "comparison", "gallery")
 
@@ -19,31 +19,31 @@ class Showing:
 
     def __init__(self, model: StudioModel, prompt: str) -> None:
         self._fps, self._prompt = model.fps, prompt
-        self._drawn: dict[str, Drawn | Progress] = {}
+        self._drawn: dict[str, Drawn | JobProgress] = {}
 
     def started(self) -> list[Any]:
-        """The run has begun; what the one before it showed goes."""
+        """Show that the run has begun; what the one before it showed goes."""
         said = words.said("Starting.")
         return _update(**_buttons(running=True), status=said, stage=self._stage(), comparison="")
 
     def heard(self, news: News) -> list[Any]:
-        """There are news."""
+        """Show the news there are."""
         if isinstance(news, Part):
             assert isinstance(news.value, Drawn)
             self._drawn[news.name] = news.value
             return _update(status=words.said(f"Done: {news.name}."), stage=self._stage())
-        if isinstance(news, Progress) and news.preview is not None:
+        if isinstance(news, JobProgress) and news.preview is not None:
             self._drawn[news.part] = news
             return _update(status=words.progress(news), stage=self._stage())
         return _update(status=words.progress(news))
 
     def ended(self, status: str) -> list[Any]:
-        """The run did not finish."""
+        """Show that the run did not finish."""
         return _update(**_buttons(running=False), status=status)
 
     def compared(self, made: Attempt, gallery: Gallery) -> list[Any]:
-        """Both pictures are there."""
-        self._drawn |= {FAST: made.fast, FULL: made.full}
+        """Show both pictures."""
+        self._drawn |= {ACCELERATED: made.fast, FULL_STEPS: made.full}
         entries = [(str(one.fast), one.caption) for one in reversed(gallery.entries)]
         return _update(
             **_buttons(running=False),

@@ -1,0 +1,43 @@
+"""Settings and fixtures all tests share."""
+
+import os
+import tempfile
+from itertools import count
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when the library is imported: no test asks the hub
+
+import pytest
+import torch
+from hypothesis import settings
+from tests.flows import GaussianMixtureFlow
+from tests.support import mixture, noise_of
+
+from tacache import Profile, calibrate, time_grid
+
+settings.register_profile("tests", derandomize=True, deadline=None, max_examples=60)
+settings.load_profile("tests")
+torch.set_num_threads(1)
+
+_HOMES = tempfile.TemporaryDirectory(prefix="tacache-homes-")
+_NUMBERS = count()
+os.environ["TACACHE_HOME"] = _HOMES.name  # the user's own store of plans is never touched
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of the plan store, which each test has for itself; it is not there at first."""
+    path = Path(_HOMES.name) / str(next(_NUMBERS))
+    monkeypatch.setenv("TACACHE_HOME", str(path))
+    return path
+
+
+@pytest.fixture(scope="session")
+def flow() -> GaussianMixtureFlow:
+    return mixture()
+
+
+@pytest.fixture(scope="session")
+def profile(flow: GaussianMixtureFlow) -> Profile:
+    """20 steps of the mixture flow, measured on six samples in float64."""
+    return calibrate(flow, noise_of(6), time_grid(20, shift=2.0))

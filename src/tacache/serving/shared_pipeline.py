@@ -1,0 +1,184 @@
+"""One pipeline for many requests: each gets a copy with a scheduler of its own and shared networks.
+
+Objects stand in the copies for networks and tokenizers, and pass for these.
+"""
+
+import copy
+import functools
+import inspect
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tacache.diffusers.applying import apply, plain_scheduler
+from tacache.diffusers.calls import midway_strength
+from tacache.diffusers.joint import further_schedulers
+from tacache.errors import HostError
+from tacache.plan import Plan
+from tacache.serving.engine import Engine
+from tacache.serving.request import GenerationRequest
+
+DENOISERS = ("transformer", "transformer_2", "unet", "prior")
+ENCODING = ("tokenizer", "text_encoder", "image_encoder", "processor")  # begin their names
+
+
+class SharedPipeline:
+    """Makes the copies of one pipeline that requests call."""
+
+    def __init__(self, pipe: Any) -> None:
+        check_shareable(pipe)
+        self.pipe = pipe
+        parts = {name: part for name, part in pipe.components.items() if part is not None}
+        encoding = threading.RLock()
+        self._encoders = {
+            name: locked(part, encoding)
+            for name, part in parts.items()
+            if name.startswith(ENCODING)
+        }
+        self._denoisers = {name: parts[name] for name in DENOISERS if name in parts}
+        self._forwards = {name: forward_of(part) for name, part in self._denoisers.items()}
+        self._vae = parts.get("vae")
+        shared = {**self._denoisers, **({} if self._vae is None else {"vae": self._vae})}
+        # looked up once: pipelines ask for them in every call, which walks over all layers
+        self._places = {
+            name: {"device": part.device, "dtype": part.dtype} for name, part in shared.items()
+        }
+
+    def with_locked_encoders(self) -> Any:
+        """Return a copy whose tokenizers and encoders other threads may use meanwhile."""
+        copied = copy.copy(self.pipe)
+        copied.__dict__.update(self._encoders)
+        return copied
+
+    def following(self, plan: Plan | None, call: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return a copy with a scheduler of its own that carries the plan, and the call to make."""
+        copied = copy.copy(self.pipe)
+        copied.__dict__["scheduler"] = copy.deepcopy(plain_scheduler(self.pipe))
+        copied._progress_bar_config = {"disable": True}
+        call = self._with_generator(call)
+        if plan is None:
+            return copied, call
+        strength = midway_strength(copied, call)
+        apply(copied, plan, strength=strength)
+        return copied, call if strength is None else {**call, "strength": 1.0}
+
+    def share(self, request: GenerationRequest, engine: Engine) -> None:
+        """Put stand-ins into a request's copy, whose calls the engine answers."""
+        stand_ins: dict[str, Any] = dict(self._encoders)
+        for name, part in self._denoisers.items():
+            call = _evaluating(request, engine, self._forwards[name])
+            stand_ins[name] = StandIn(part, {"__call__": call, **self._places[name]})
+        if self._vae is not None:
+            methods = {
+                "decode": functools.partial(engine.decode, request, self._vae.decode),
+                "encode": functools.partial(engine.call_alone, request, self._vae.encode),
+            }
+            stand_ins["vae"] = StandIn(self._vae, {**methods, **self._places["vae"]})
+        request.pipe.__dict__.update(stand_ins)
+
+    def _with_generator(self, call: dict[str, Any]) -> dict[str, Any]:
+        """Return the call with a generator: that of a GPU may be part of a capture meanwhile."""
+        takes = "generator" in inspect.signature(self.pipe.__call__).parameters
+        if call.get("generator") is not None or not takes or self.pipe.device.type != "cuda":
+            return call
+        generator = torch.Generator()
+        generator.seed()
+        return {**call, "generator": generator}
+
+
+def _evaluating(
+    request: GenerationRequest, engine: Engine, forward: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return what a request calls in place of the denoiser."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if request.first_asked is None:
+            request.first_asked = time.monotonic()
+        if not request.evaluated:
+            request.calls += 1
+        return engine.evaluate(request, forward, *args, **kwargs)
+
+    return call
+
+
+class StandIn:
+    """Passes for the real object but for some of its methods and attributes, which are others.
+
+    As with a compiled network, `_orig_mod` is the real one.
+    """
+
+    def __init__(self, real: Any, methods: dict[str, Any]) -> None:
+        self.__dict__.update(_orig_mod=real, _methods=methods)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self._orig_mod)
+
+    def __getattr__(self, name: str) -> Any:
+        methods = self.__dict__["_methods"]
+        return methods[name] if name in methods else getattr(self.__dict__["_orig_mod"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__dict__["_orig_mod"], name, value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the method gives that replaces the real object's call."""
+        return self.__dict__["_methods"]["__call__"](*args, **kwargs)
+
+
+def locked(real: Any, lock: threading.RLock) -> StandIn:
+    """Return the object with all its methods under a lock: one thread uses it at a time.
+
+    A fast tokenizer keeps how it pads and cuts as a state that every call sets, and pipelines call
+    `tokenize` beside the tokenizer itself: a lock around its call alone is not enough.
+    """
+    kind = type(real)
+    names = [name for name in dir(kind) if not name.startswith("__")]
+    methods = [name for name in names if callable(getattr(kind, name, None))]
+    under_lock = {name: _under(lock, getattr(real, name)) for name in methods}
+    return StandIn(real, {**under_lock, "__call__": _under(lock, real)})
+
+
+def _under(lock: threading.RLock, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function, updated=())
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with lock:
+            return function(*args, **kwargs)
+
+    return call
+
+
+def forward_of(network: Any) -> Callable[..., Any]:
+    """Return the network's call with the signature of its `forward`, which names arguments."""
+
+    @functools.wraps(network.forward)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return network(*args, **kwargs)
+
+    forward.__self__ = network  # type: ignore[attr-defined]
+    return forward
+
+
+def check_shareable(pipe: Any) -> None:
+    """Refuse a pipeline whose parts cannot be shared by several calls."""
+    plain_scheduler(pipe)
+    name = type(pipe).__name__
+    if further := further_schedulers(pipe):
+        raise HostError(
+            f"{name} has a scheduler for {', '.join(further)} beside its own, which several "
+            "requests would share: make its calls one at a time"
+        )
+    for part_name, part in pipe.components.items():
+        if getattr(part, "_hf_hook", None) is not None:
+            raise HostError(
+                f"{name} moves its {part_name} to the device and back (offloading): a batcher "
+                "needs the whole pipeline on the device, with pipe.to(device)"
+            )
+        if getattr(part, "is_cache_enabled", False):
+            raise HostError(
+                f"the {part_name} of {name} has a cache that keeps state between evaluations, "
+                "which several requests would mix: call disable_cache() on it first"
+            )

@@ -1,0 +1,776 @@
+"""Pipelines of newer models that are called with embeddings, in place of large text encoders."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from tests.tiny import configurations as base
+from tests.tiny import further_modular as cut
+from tests.tiny.configurations import HEADS, WIDTH, part
+from tests.tiny.encoders import clip_vision, qwen_vision_language, siglip_vision, t5_text
+from tests.tiny.further import pictures, variant
+from tests.tiny.further_modular import AXES, GUIDED, GUIDED_MASKED, MASK, SIZE, TOKENS, embeddings
+
+QWEN_VAE = {"vae": base.qwen_parts(1)["vae"]}
+PACKED_VAE = {"vae": base.image_vae()}
+GUIDER = {"guider": part("ClassifierFreeGuidance", guidance_scale=4.0)}
+ATTENTION = {"prompt_attention_mask": MASK, "negative_prompt_attention_mask": MASK}
+OVIS = PACKED_VAE | {
+    "scheduler": base.BY_SIZE,
+    "transformer": part(
+        "OvisImageTransformer2DModel",
+        in_channels=base.PACKED,
+        out_channels=base.PACKED,
+        **base.ONE_BLOCK_EACH,
+        joint_attention_dim=WIDTH,
+        **AXES,
+    ),
+}
+LONGCAT = (
+    base.qwen_parts(1)
+    | PACKED_VAE
+    | {
+        "scheduler": base.BY_SIZE,
+        "transformer": part(
+            "LongCatImageTransformer2DModel",
+            in_channels=64,
+            **base.ONE_BLOCK_EACH,
+            joint_attention_dim=WIDTH,
+            pooled_projection_dim=WIDTH,
+            axes_dims_rope=[4, 6, 6],
+        ),
+    }
+)
+GLM = PACKED_VAE | {
+    "scheduler": base.BY_SIZE,
+    **base.T5,
+    "transformer": part(
+        "GlmImageTransformer2DModel",
+        **base.TO_LATENTS,
+        num_layers=1,
+        **HEADS,
+        text_embed_dim=WIDTH,
+        time_embed_dim=32,
+        condition_dim=16,
+        prior_vq_quantizer_codebook_size=16,
+    ),
+}
+
+
+def as_list(make: Any) -> list[Any]:
+    """One embedding, where a list has one for each prompt."""
+    return list(make())
+
+
+ERNIE = base.FLUX2 | cut.ERNIE
+HUNYUAN_IMAGE = {
+    "scheduler": base.flow_euler(shift=5.0),
+    "vae": part(
+        "AutoencoderKLHunyuanImage",
+        in_channels=3,
+        out_channels=3,
+        latent_channels=base.CHANNELS,
+        block_out_channels=(32, 32),
+        layers_per_block=1,
+        spatial_compression_ratio=2,
+        sample_size=16,
+    ),
+    "transformer": part(
+        "HunyuanImageTransformer2DModel",
+        **base.TO_LATENTS,
+        **base.ONE_BLOCK_EACH,
+        num_refiner_layers=1,
+        text_embed_dim=WIDTH,
+        text_embed_2_dim=WIDTH,
+        rope_axes_dim=(8, 8),
+    ),
+    **GUIDER,
+}
+
+
+HUNYUAN15_VAE = {
+    "vae": part(
+        "AutoencoderKLHunyuanVideo15",
+        latent_channels=cut.HUNYUAN15_CHANNELS,
+        block_out_channels=(16, 16, 16),
+        layers_per_block=1,
+        spatial_compression_ratio=4,
+        temporal_compression_ratio=4,
+    )
+}
+
+
+class Permissive:
+    """Stands for Cosmos' safety checker, which is a package of its own."""
+
+    def to(self, device: Any) -> Permissive:
+        """It lies nowhere."""
+        return self
+
+    def check_text_safety(self, prompt: str) -> bool:
+        """Let every prompt through."""
+        return True
+
+    def check_video_safety(self, video: Any) -> Any:
+        """Let every video through."""
+        return video
+
+
+def cosmos(**changes: Any) -> dict[str, Any]:
+    """Cosmos Predict 2's, whose padding mask torchvision would resize."""
+    shape = {
+        "in_channels": base.WAN_CHANNELS,
+        "out_channels": base.WAN_CHANNELS,
+        **HEADS,
+        "num_layers": 1,
+        "text_embed_dim": WIDTH,
+        "adaln_lora_dim": 8,
+        "max_size": (4, 16, 16),
+        "encoder_hidden_states_channels": WIDTH,
+        "extra_pos_embed_type": None,
+        "concat_padding_mask": False,
+    }
+    return {
+        **base.T5,
+        "vae": base.WAN_SHARED["vae"],
+        "transformer": part("CosmosTransformer3DModel", **shape | changes),
+        "scheduler": base.flow_euler(use_karras_sigmas=True),
+        "safety_checker": Permissive,
+    }
+
+
+COSMOS_CALL = base.guided(32, 7.0, max_sequence_length=32)
+QUARTER = partial(torch.tensor, [0, TOKENS], dtype=torch.int32)
+KANDINSKY_CALL = {
+    f"{sign}{name}": value
+    for seed, sign in enumerate(("", "negative_"))
+    for name, value in {
+        "prompt_embeds_qwen": embeddings(TOKENS, WIDTH, seed=seed),
+        "prompt_embeds_clip": embeddings(1, WIDTH, seed=seed),
+        "prompt_cu_seqlens": QUARTER,
+    }.items()
+}
+
+
+def kandinsky(channels: int, vae: Any, conditioned: bool) -> dict[str, Any]:
+    """Kandinsky 5's, whose input has the latents, a condition and a mask of it."""
+    return {
+        "scheduler": base.flow_euler(shift=5.0),
+        "vae": vae,
+        "transformer": part(
+            "Kandinsky5Transformer3DModel",
+            in_visual_dim=channels,
+            out_visual_dim=channels,
+            in_text_dim=WIDTH,
+            in_text_dim2=WIDTH,
+            time_dim=32,
+            model_dim=32,
+            ff_dim=32,
+            num_text_blocks=1,
+            num_visual_blocks=1,
+            axes_dims=(4, 4, 8),
+            visual_cond=conditioned,
+            attention_type="regular",
+        ),
+    }
+
+
+PRX = {
+    "scheduler": base.flow_euler(shift=3.0),
+    "vae": base.image_vae(),
+    "transformer": part(
+        "PRXTransformer2DModel",
+        in_channels=base.CHANNELS,
+        context_in_dim=WIDTH,
+        hidden_size=32,
+        num_heads=2,
+        depth=1,
+        axes_dim=[8, 8],
+    ),
+}
+SANA_VIDEO = {
+    **base.language("Gemma2Model", base.gemma_tokenizer),
+    "vae": base.WAN_SHARED["vae"],
+    "transformer": part(
+        "SanaVideoTransformer3DModel",
+        in_channels=base.WAN_CHANNELS,
+        out_channels=base.WAN_CHANNELS,
+        num_attention_heads=2,
+        attention_head_dim=12,
+        num_layers=1,
+        num_cross_attention_heads=2,
+        cross_attention_head_dim=12,
+        cross_attention_dim=24,
+        caption_channels=WIDTH,
+        sample_size=8,
+        rope_max_seq_len=32,
+    ),
+    "scheduler": base.flow_euler(shift=8.0),
+}
+SANA_VIDEO_CALL = base.SANA_CALL | pictures(32) | {"frames": 5, "negative_prompt": "blurry"}
+NUCLEUS = QWEN_VAE | {
+    "scheduler": base.BY_SIZE,
+    "transformer": part(
+        "NucleusMoEImageTransformer2DModel",
+        in_channels=base.PACKED,
+        out_channels=base.CHANNELS,
+        num_layers=1,
+        **HEADS,
+        joint_attention_dim=WIDTH,
+        **AXES,
+        moe_enabled=False,
+    ),
+}
+LUMINA_NEXT = {
+    **base.language("GemmaModel", base.gemma_tokenizer),
+    "vae": base.image_vae(),
+    "scheduler": base.flow_euler(),
+    "transformer": part(
+        "LuminaNextDiT2DModel",
+        sample_size=8,
+        in_channels=base.CHANNELS,
+        hidden_size=32,
+        num_layers=1,
+        num_attention_heads=2,
+        num_kv_heads=1,
+        multiple_of=16,
+        cross_attention_dim=WIDTH,
+        learn_sigma=True,
+    ),
+}
+FIBO = {
+    **base.language("SmolLM3ForCausalLM", base.byte_tokenizer),
+    "scheduler": base.flow_euler(shift=3.0),
+    "vae": base.WAN_SHARED["vae"],
+    "transformer": part(
+        "BriaFiboTransformer2DModel",
+        in_channels=base.WAN_CHANNELS,
+        num_layers=1,
+        num_single_layers=1,
+        **HEADS,
+        joint_attention_dim=2 * WIDTH,
+        text_encoder_dim=WIDTH,
+        axes_dims_rope=[4, 6, 6],
+    ),
+}
+MOTIF = {
+    "scheduler": base.flow_euler(shift=5.0),
+    "vae": base.WAN_SHARED["vae"],
+    "transformer": part(
+        "MotifVideoTransformer3DModel",
+        in_channels=2 * base.WAN_CHANNELS + 1,
+        out_channels=base.WAN_CHANNELS,
+        **base.ONE_BLOCK_EACH,
+        text_embed_dim=WIDTH,
+        rope_axes_dim=(4, 6, 6),
+    ),
+    **GUIDER,
+}
+JOY = {
+    "scheduler": base.flow_euler(shift=3.0),
+    "vae": base.WAN_SHARED["vae"],
+    "transformer": part(
+        "JoyImageEditTransformer3DModel",
+        in_channels=base.WAN_CHANNELS,
+        hidden_size=32,
+        num_attention_heads=2,
+        text_dim=WIDTH,
+        num_layers=1,
+        rope_dim_list=[4, 6, 6],
+    ),
+}
+
+KANDINSKY6 = {
+    "scheduler": base.flow_euler(shift=5.0),
+    "vae": base.HUNYUAN["vae"],
+    "transformer": part(
+        "Kandinsky6Transformer3DModel",
+        in_visual_dim=base.CHANNELS,
+        out_visual_dim=base.CHANNELS,
+        in_text_dim=WIDTH,
+        in_text_dim2=WIDTH,
+        time_dim=32,
+        model_dim=32,
+        ff_dim=32,
+        num_text_blocks=1,
+        num_visual_blocks=1,
+        axes_dims=(4, 4, 8),
+        visual_cond=True,
+        in_audio_dim=base.CHANNELS,
+        out_audio_dim=base.CHANNELS,
+    ),
+}
+POOLED = {
+    "pooled_prompt_embeds": embeddings(1, WIDTH, seed=2),
+    "negative_pooled_prompt_embeds": embeddings(1, WIDTH, seed=3),
+}
+STABLE_AUDIO = {
+    "scheduler": base.flow_euler(),
+    "vae": part(
+        "AutoencoderSAME",
+        patch_size=16,
+        encoder_channels=16,
+        encoder_c_mults=(1,),
+        encoder_strides=(4,),
+        encoder_transformer_depths=(1,),
+        latent_dim=8,
+        dim_heads=8,
+        sampling_rate=640,
+    ),
+    "duration_embedder": part("StableAudio3DurationEmbedder", output_dim=WIDTH, fourier_dim=16),
+    "transformer": part(
+        "StableAudio3DiTModel",
+        io_channels=8,
+        embed_dim=32,
+        depth=1,
+        num_heads=2,
+        cond_token_dim=WIDTH,
+        global_cond_dim=WIDTH,
+        local_add_cond_dim=9,
+        timestep_features_dim=16,
+        num_memory_tokens=2,
+    ),
+}
+STABLE_AUDIO_CALL = GUIDED | {
+    "duration": 2.0,
+    "guidance_scale": 4.0,
+    "encoder_attention_mask": MASK,
+    "negative_encoder_attention_mask": MASK,
+}
+WAN_ANIMATE = base.WAN_IMAGE | {
+    "transformer": part(
+        "WanAnimateTransformer3DModel",
+        **base.WAN_BACKBONE,
+        in_channels=2 * base.WAN_CHANNELS + 4,
+        image_dim=WIDTH,
+        motion_encoder_channel_sizes={"4": 16, "8": 16, "16": 16},
+        motion_encoder_size=16,
+        motion_style_dim=8,
+        motion_dim=4,
+        motion_encoder_dim=16,
+        face_encoder_hidden_dim=16,
+        face_encoder_num_heads=2,
+        inject_face_latents_blocks=2,
+    ),
+}
+FRAMEPACK = base.HUNYUAN | {
+    "transformer": part(
+        "HunyuanVideoFramepackTransformer3DModel",
+        **base.TO_LATENTS,
+        **base.ONE_BLOCK_EACH,
+        num_refiner_layers=1,
+        patch_size=1,
+        text_embed_dim=WIDTH,
+        pooled_projection_dim=WIDTH,
+        rope_axes_dim=(4, 6, 6),
+    )
+}
+ANYFLOW = base.WAN | {
+    "transformer": part("AnyFlowTransformer3DModel", **base.WAN_BACKBONE),
+    "scheduler": part("FlowMapEulerDiscreteScheduler"),
+}
+
+EASY = {
+    **base.language("Qwen2Model", base.byte_tokenizer),
+    "scheduler": base.flow_euler(shift=3.0),
+    "vae": part(
+        "AutoencoderKLMagvit",
+        in_channels=3,
+        latent_channels=base.CHANNELS,
+        out_channels=3,
+        block_out_channels=(8, 8),
+        down_block_types=("SpatialDownBlock3D", "SpatialTemporalDownBlock3D"),
+        up_block_types=("SpatialUpBlock3D", "SpatialTemporalUpBlock3D"),
+        layers_per_block=1,
+        norm_num_groups=2,
+    ),
+    "transformer": part(
+        "EasyAnimateTransformer3DModel",
+        **HEADS,
+        **base.TO_LATENTS,
+        patch_size=2,
+        sample_width=16,
+        sample_height=16,
+        num_layers=1,
+        mmdit_layers=1,
+        time_embed_dim=16,
+        text_embed_dim=WIDTH,
+    ),
+}
+HELIOS = cut.HELIOS | base.UMT5
+
+
+def controlled_z(channels: int, refined: str | None) -> dict[str, Any]:
+    """Z-Image's, with a controlnet that reads a picture of so many channels."""
+    control = part(
+        "ZImageControlNetModel",
+        control_layers_places=[0],
+        control_refiner_layers_places=[0],
+        control_in_dim=channels,
+        add_control_noise_refiner=refined,
+        dim=32,
+        n_refiner_layers=1,
+        n_heads=2,
+        n_kv_heads=2,
+    )
+    return base.Z_IMAGE | {"controlnet": control}
+
+
+CONTROLLED_Z = controlled_z(base.CHANNELS, None)
+REPAINTED_Z = controlled_z(2 * base.CHANNELS + 1, "control_noise_refiner")
+Z_CALL = base.guided(16, 4.0, max_sequence_length=64) | pictures(16)
+ACE = {
+    "scheduler": base.flow_euler(),
+    **base.language("Qwen3Model", base.byte_tokenizer),
+    "vae": part(
+        "AutoencoderOobleck",
+        encoder_hidden_size=8,
+        downsampling_ratios=[2, 4],
+        channel_multiples=[1, 2],
+        decoder_channels=8,
+        decoder_input_channels=8,
+        sampling_rate=800,
+    ),
+    "transformer": part(
+        "AceStepTransformer1DModel",
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=16,
+        in_channels=24,
+        audio_acoustic_hidden_dim=8,
+        encoder_hidden_size=32,
+    ),
+    "condition_encoder": part(
+        "pipelines.ace_step.AceStepConditionEncoder",
+        hidden_size=32,
+        intermediate_size=32,
+        text_hidden_dim=WIDTH,
+        timbre_hidden_dim=8,
+        num_lyric_encoder_hidden_layers=1,
+        num_timbre_encoder_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=16,
+    ),
+}
+
+QWEN21_VAE = {
+    "vae": part(
+        "AutoencoderKLQwenImage21",
+        base_dim=2,
+        decoder_base_dim=2,
+        z_dim=base.PACKED,
+        dim_mult=[1] * 5,
+        num_res_blocks=1,
+        temperal_downsample=[False] * 4,
+        latents_mean=[0.0] * base.PACKED,
+        latents_std=[1.0] * base.PACKED,
+    )
+}
+
+
+class SilentProcessor:
+    """What Qwen-Image-2.1 asks of its processor before it has read a word."""
+
+    tokenizer = SimpleNamespace(encode=lambda mark: [0])
+
+    def apply_chat_template(self, messages: Any, **options: Any) -> list[list[int]]:
+        """One token for the system's message."""
+        return [[0]]
+
+
+def seeing_text() -> Any:
+    """A text encoder with a vision tower, as Motif Video's is."""
+    encoder = t5_text()
+    encoder.vision_tower = clip_vision()
+    return encoder
+
+
+IDEOGRAM_LAYERS = 13  # of 36, that it reads
+IDEOGRAM = (
+    cut.IDEOGRAM
+    | {
+        "vae": base.FLUX2["vae"],
+        "text_encoder": lambda: qwen_vision_language(base.byte_tokenizer(), layers=36).model,
+        "tokenizer": base.byte_tokenizer,
+    }
+    | dict.fromkeys(
+        ("transformer", "unconditional_transformer"),
+        partial(cut.IDEOGRAM_BACKBONE, llm_features_dim=IDEOGRAM_LAYERS * WIDTH),
+    )
+)
+
+
+def siglip_processor() -> Any:
+    """SigLIP 2's, for 16 patches at most."""
+    from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
+
+    return Siglip2ImageProcessorPil(patch_size=8, max_num_patches=16)
+
+
+Z_OMNI = base.Z_IMAGE | {
+    "vae": lambda: base.image_vae()().to(torch.bfloat16),  # it is handed pictures in bfloat16
+    "transformer": partial(base.Z_IMAGE["transformer"], siglip_feat_dim=WIDTH),
+    "siglip": siglip_vision,
+    "siglip_processor": siglip_processor,
+}
+PROMPTED = {"prompt": base.PROMPT, "negative_prompt": "blurry"}
+
+TABLE = [
+    variant(
+        "QwenImage21Pipeline",
+        cut.QWEN21 | QWEN21_VAE | {"processor": SilentProcessor},
+        SIZE | GUIDED | GUIDED_MASKED | {"true_cfg_scale": 4.0},
+        calls_per_step=2,
+    ),
+    variant(
+        "Cosmos3OmniPipeline",
+        cut.COSMOS3
+        | {
+            "transformer": partial(cut.COSMOS3["transformer"], vocab_size=512),
+            "text_tokenizer": base.byte_tokenizer,
+            "safety_checker": Permissive,
+        },
+        base.sized(
+            32,
+            negative_prompt="blurry",
+            num_frames=5,
+            add_resolution_template=False,
+            add_duration_template=False,
+            use_system_prompt=False,
+        ),
+        calls_per_step=2,
+    ),
+    variant(
+        "Ideogram4Pipeline",
+        IDEOGRAM,
+        base.sized(64, guidance_schedule=None, guidance_scale=4.0, max_sequence_length=64),
+        calls_per_step=2,
+        denoisers=("transformer", "unconditional_transformer"),
+    ),
+    variant(
+        "Kandinsky5I2VPipeline",
+        kandinsky(base.CHANNELS, base.HUNYUAN["vae"], conditioned=True),
+        SIZE | KANDINSKY_CALL | pictures(64) | {"num_frames": 21},
+        calls_per_step=2,
+    ),
+    variant(
+        "Kandinsky5I2IPipeline",
+        kandinsky(base.CHANNELS, base.image_vae(levels=4), conditioned=True),
+        SIZE | KANDINSKY_CALL | pictures(64) | {"prompt": base.PROMPT},  # how many prompts
+        calls_per_step=2,
+        settings={"resolutions": [(64, 64)]},
+    ),
+    variant(
+        "MotifVideoImage2VideoPipeline",
+        MOTIF
+        | {
+            "transformer": partial(MOTIF["transformer"], image_embed_dim=WIDTH),
+            "text_encoder": seeing_text,
+            "tokenizer": base.t5_tokenizer,
+            "feature_extractor": base.clip_processor,
+        },
+        SIZE | PROMPTED | pictures(64) | {"max_sequence_length": 32, "num_frames": 5},
+        calls_per_step=2,
+    ),
+    variant(
+        "HunyuanVideo15ImageToVideoPipeline",
+        cut.HUNYUAN15
+        | GUIDER
+        | {
+            "vae": partial(HUNYUAN15_VAE["vae"], block_out_channels=(64, 64, 64)),
+            "transformer": partial(cut.HUNYUAN15["transformer"], task_type="i2v", target_size=16),
+            "image_encoder": clip_vision,
+            "feature_extractor": base.clip_processor,
+        },
+        GUIDED | GUIDED_MASKED | cut.SECOND | pictures(16) | {"num_frames": 5},
+        calls_per_step=2,
+        settings={"vision_num_semantic_tokens": 5},
+    ),
+    variant(
+        "AceStepPipeline",
+        ACE,
+        {
+            "prompt": base.PROMPT,
+            "lyrics": "la",
+            "audio_duration": 1.0,
+            "max_text_length": 64,
+            "guidance_scale": 3.0,
+        },
+    ),
+    variant("ZImageOmniPipeline", Z_OMNI, Z_CALL | pictures(64)),
+    variant("ZImageControlNetPipeline", CONTROLLED_Z, Z_CALL),
+    variant("ZImageControlNetInpaintPipeline", REPAINTED_Z, Z_CALL),
+    variant(
+        "LTX2DFRTemporalRefinePipeline",
+        base.LTX2 | {"scheduler": part("LTXEulerAncestralRFScheduler")},
+        {},
+    ),
+    variant(
+        "StableAudio3AudioToAudioPipeline",
+        STABLE_AUDIO,
+        STABLE_AUDIO_CALL | {"audio": embeddings(1, 2, 1280), "strength": 1.0},
+    ),
+    variant(
+        "StableAudio3InpaintPipeline",
+        STABLE_AUDIO,
+        STABLE_AUDIO_CALL
+        | {"audio": embeddings(1, 2, 1280), "mask_start_seconds": 0.5, "mask_end_seconds": 1.0},
+    ),
+    variant("EasyAnimatePipeline", EASY, SIZE | GUIDED | ATTENTION | {"num_frames": 5}),
+    variant(
+        "BriaFiboEditPipeline",
+        FIBO,
+        base.guided(32, 4.0, max_sequence_length=64)
+        | pictures(32)
+        | {"prompt": '{"edit_instruction": "make the fox blue"}'},
+    ),
+    variant("HeliosPipeline", HELIOS, base.WAN_CALL, calls_per_step=2),
+    variant(
+        "HeliosPyramidPipeline", HELIOS | {"scheduler": part("HeliosScheduler")}, base.WAN_CALL
+    ),
+    variant(
+        "PixArtAlphaPipeline",
+        {
+            **base.T5,
+            "vae": base.image_vae(),
+            "scheduler": part("DPMSolverMultistepScheduler"),
+            "transformer": part(
+                "PixArtTransformer2DModel",
+                num_attention_heads=2,
+                attention_head_dim=16,
+                num_layers=1,
+                sample_size=8,
+                caption_channels=WIDTH,
+                cross_attention_dim=32,
+            ),
+        },
+        {},
+    ),
+    variant(
+        "HunyuanSkyreelsImageToVideoPipeline",
+        base.HUNYUAN
+        | {
+            "transformer": part(
+                "HunyuanVideoTransformer3DModel",
+                in_channels=2 * base.CHANNELS,
+                out_channels=base.CHANNELS,
+                **base.ONE_BLOCK_EACH,
+                num_refiner_layers=1,
+                patch_size=1,
+                text_embed_dim=WIDTH,
+                pooled_projection_dim=WIDTH,
+                rope_axes_dim=(4, 6, 6),
+            )
+        },
+        base.HUNYUAN_CALL | pictures(16),
+    ),
+    variant("AnyFlowPipeline", ANYFLOW, base.WAN_CALL),
+    variant(
+        "Kandinsky6TI2VAPipeline",
+        KANDINSKY6,
+        SIZE | GUIDED | POOLED | {"num_frames": 5, "sample_audio": False},
+        calls_per_step=2,
+    ),
+    variant("StableAudio3Pipeline", STABLE_AUDIO, STABLE_AUDIO_CALL),
+    variant(
+        "WanAnimatePipeline",
+        WAN_ANIMATE,
+        base.WAN_CALL
+        | {
+            "image": partial(base.picture, 16),
+            "pose_video": base.WAN_CLIP,
+            "face_video": base.WAN_CLIP,
+            "segment_frame_length": base.WAN_FRAMES,
+        },
+        calls_per_step=2,
+    ),
+    variant("LTXI2VLongMultiPromptPipeline", base.LTX, base.LTX_CALL),
+    variant(
+        "Krea2Pipeline",
+        cut.KREA2 | QWEN_VAE,
+        cut.KREA2_CALL
+        | GUIDED_MASKED
+        | {"negative_prompt_embeds": embeddings(1, TOKENS, cut.LAYERS, WIDTH, seed=1)},
+        calls_per_step=2,
+    ),
+    variant("OvisImagePipeline", OVIS, SIZE | GUIDED | {"negative_prompt": None}, calls_per_step=2),
+    variant(
+        "LongCatImagePipeline",
+        LONGCAT,
+        base.guided(64, 4.0, enable_prompt_rewrite=False),
+        calls_per_step=2,
+        settings={"tokenizer_max_length": 32},
+    ),
+    variant(
+        "GlmImagePipeline",
+        GLM,
+        SIZE | GUIDED | {"prior_token_ids": partial(torch.zeros, 1, 256, dtype=torch.long)},
+        calls_per_step=2,
+    ),
+    variant(
+        "ErnieImagePipeline",
+        ERNIE,
+        SIZE | {"prompt_embeds": partial(as_list, cut.PROMPT["prompt_embeds"])},
+    ),
+    variant(
+        "HunyuanVideo15Pipeline",
+        cut.HUNYUAN15 | GUIDER | HUNYUAN15_VAE,
+        SIZE | GUIDED | GUIDED_MASKED | cut.SECOND | {"num_frames": 5},
+        calls_per_step=2,
+        settings={"vision_num_semantic_tokens": 4},
+    ),
+    variant(
+        "HunyuanImagePipeline",
+        HUNYUAN_IMAGE,
+        {"height": 16, "width": 16} | GUIDED | GUIDED_MASKED | cut.SECOND,
+        calls_per_step=2,
+    ),
+    variant("Cosmos2TextToImagePipeline", cosmos(), COSMOS_CALL, calls_per_step=2),
+    variant(
+        "Cosmos2VideoToWorldPipeline",
+        cosmos(in_channels=base.WAN_CHANNELS + 1),
+        COSMOS_CALL | pictures(32) | {"num_frames": 5},
+        calls_per_step=2,
+    ),
+    variant(
+        "Kandinsky5T2IPipeline",
+        kandinsky(base.CHANNELS, base.image_vae(), conditioned=False),
+        SIZE | KANDINSKY_CALL,
+        calls_per_step=2,
+        settings={"resolutions": [(64, 64)]},
+    ),
+    variant(
+        "Kandinsky5T2VPipeline",
+        kandinsky(base.CHANNELS, base.HUNYUAN["vae"], conditioned=False),
+        SIZE | KANDINSKY_CALL | {"num_frames": 5},
+        calls_per_step=2,
+    ),
+    variant(
+        "PRXPipeline",
+        PRX,
+        SIZE | GUIDED | ATTENTION | {"use_resolution_binning": False},
+    ),
+    variant("SanaVideoPipeline", SANA_VIDEO, SANA_VIDEO_CALL),
+    variant("SanaImageToVideoPipeline", SANA_VIDEO, SANA_VIDEO_CALL),
+    variant("NucleusMoEImagePipeline", NUCLEUS, SIZE | GUIDED | GUIDED_MASKED, calls_per_step=2),
+    variant(
+        "LuminaPipeline",
+        LUMINA_NEXT,
+        base.guided(32, 4.0, max_sequence_length=32),
+        calls_per_step=1,
+    ),
+    variant("BriaFiboPipeline", FIBO, base.guided(32, 4.0, max_sequence_length=64)),
+    variant(
+        "MotifVideoPipeline", MOTIF, SIZE | GUIDED | ATTENTION | {"num_frames": 5}, calls_per_step=2
+    ),
+    variant(
+        "JoyImageEditPipeline", JOY, SIZE | GUIDED | GUIDED_MASKED | pictures(64), calls_per_step=2
+    ),
+]
