@@ -6,6 +6,7 @@ Parts are made in the order of the table, under one seed, so an entry's order is
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,10 +29,58 @@ if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
 
 Parts = Mapping[str, Any]  # a component or an argument of a pipeline -> its value, or what makes it
-HEADS = {"num_attention_heads": 2, "attention_head_dim": 16}
-ONE_BLOCK_EACH = {"num_layers": 1, "num_single_layers": 1, **HEADS}
 CHANNELS = 4  # of latents, where nothing else is said
 PACKED = 4 * CHANNELS
+HEADS = {"num_attention_heads": 2, "attention_head_dim": 16}
+# What is small in every part whose class has the word, unless a row says otherwise.
+SMALL = {
+    **HEADS,
+    **dict.fromkeys(("n_heads", "n_kv_heads", "num_cross_attention_heads", "num_heads"), 2),
+    "head_dim": 16,
+    "cross_attention_head_dim": 16,
+    "rope_axes_dim": (4, 6, 6),
+    "rope_max_seq_len": 32,
+    **dict.fromkeys(
+        (
+            "depth",
+            "n_layers",
+            "n_refiner_layers",
+            "num_layers",
+            "num_refiner_layers",
+            "num_res_blocks",
+            "num_single_layers",
+            "num_text_blocks",
+            "num_visual_blocks",
+        ),
+        1,
+    ),
+    **dict.fromkeys(
+        (
+            "cap_feat_dim",
+            "caption_channels",
+            "caption_projection_dim",
+            "context_in_dim",
+            "cross_attention_dim",
+            "dim",
+            "ff_dim",
+            "ffn_dim",
+            "freq_dim",
+            "hidden_size",
+            "in_text_dim",
+            "in_text_dim2",
+            "intermediate_size",
+            "joint_attention_dim",
+            "model_dim",
+            "pooled_projection_dim",
+            "text_dim",
+            "text_embed_2_dim",
+            "text_embed_dim",
+            "text_hidden_dim",
+            "time_dim",
+        ),
+        WIDTH,
+    ),
+}
 
 
 def part(kind: str, **options: Any) -> Callable[..., Any]:
@@ -39,7 +88,10 @@ def part(kind: str, **options: Any) -> Callable[..., Any]:
 
     def make(**changes: Any) -> Any:
         module, _, name = f"diffusers.{kind}".rpartition(".")
-        return getattr(importlib.import_module(module), name)(**options | changes)
+        part_class = getattr(importlib.import_module(module), name)
+        words = inspect.signature(part_class).parameters
+        small = {word: size for word, size in SMALL.items() if word in words}
+        return part_class(**small | options | changes)
 
     return make
 
@@ -120,15 +172,10 @@ CLIP = {"text_encoder": clip_text, "tokenizer": clip_tokenizer}
 POOLED = partial(clip_text, pooled=True)
 BY_SIZE = flow_euler(shift=3.0, use_dynamic_shifting=True)  # FLUX.1-dev's
 TO_LATENTS = {"in_channels": CHANNELS, "out_channels": CHANNELS}
+TO_PACKED = {"in_channels": PACKED, "out_channels": PACKED}
 
 # FLUX and its kin; guidance is embedded in FLUX, a second pass in Chroma
-FLUX_BACKBONE = {
-    **ONE_BLOCK_EACH,
-    "joint_attention_dim": WIDTH,
-    "pooled_projection_dim": WIDTH,
-    "guidance_embeds": True,
-    "axes_dims_rope": (4, 4, 8),
-}
+FLUX_BACKBONE = {"guidance_embeds": True, "axes_dims_rope": (4, 4, 8)}
 FLUX_CALL = sized(32, guidance_scale=3.5, max_sequence_length=32)
 FLUX_IMAGE = FLUX_CALL | {"image": partial(picture, 32), "strength": 1.0}
 FLUX_MASKED = FLUX_IMAGE | {"mask_image": partial(mask, 32)}
@@ -152,12 +199,7 @@ def flux_parts(in_channels: int = PACKED) -> dict[str, Any]:
     }
 
 
-BRIA_BACKBONE = {
-    "in_channels": PACKED,
-    **ONE_BLOCK_EACH,
-    "joint_attention_dim": WIDTH,
-    "axes_dims_rope": [4, 4, 8],
-}
+BRIA_BACKBONE = {"in_channels": PACKED, "axes_dims_rope": [4, 4, 8]}
 BRIA = {
     "scheduler": BY_SIZE,
     "vae": image_vae(),
@@ -190,7 +232,6 @@ FLUX2 = {
     "transformer": part(
         "Flux2Transformer2DModel",
         in_channels=PACKED,
-        **ONE_BLOCK_EACH,
         joint_attention_dim=len(DEPTHS) * WIDTH,
         timestep_guidance_channels=32,
         axes_dims_rope=(4, 4, 4, 4),
@@ -211,8 +252,6 @@ def sd3_parts(channels: int = CHANNELS) -> dict[str, Any]:
             in_channels=channels,
             out_channels=channels,
             num_layers=2,
-            **HEADS,
-            caption_projection_dim=32,
             joint_attention_dim=2 * WIDTH,
             pooled_projection_dim=2 * WIDTH,
             pos_embed_max_size=16,
@@ -243,6 +282,7 @@ SDXL = {
         down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
         up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
         norm_num_groups=4,
+        num_attention_heads=None,  # as the real one, which has it only by its old word
         attention_head_dim=4,
         cross_attention_dim=2 * WIDTH,
         use_linear_projection=True,
@@ -263,25 +303,13 @@ SDXL = {
 
 # Wan and SkyReels: UniPC over flow sigmas, guidance as a second pass
 WAN_CHANNELS, WAN_FRAMES = 16, 5
-WAN_BACKBONE = {
-    "num_attention_heads": 2,
-    "attention_head_dim": 12,
-    "text_dim": WIDTH,
-    "freq_dim": 32,
-    "ffn_dim": 32,
-    "num_layers": 2,
-    "rope_max_seq_len": 32,
-}
+TO_WAN_LATENTS = {"in_channels": WAN_CHANNELS, "out_channels": WAN_CHANNELS}
+WAN_MASKED = 2 * WAN_CHANNELS + 4  # a picture's, and the mask, a channel per frame in a latent one
+WAN_BACKBONE = {"attention_head_dim": 12, "num_layers": 2}
 wan_transformer = part("WanTransformer3DModel", **WAN_BACKBONE)
 WAN_SHARED = {
     **UMT5,
-    "vae": part(
-        "AutoencoderKLWan",
-        base_dim=3,
-        z_dim=WAN_CHANNELS,
-        dim_mult=[1, 1, 1, 1],
-        num_res_blocks=1,
-    ),
+    "vae": part("AutoencoderKLWan", base_dim=3, z_dim=WAN_CHANNELS, dim_mult=[1, 1, 1, 1]),
     "scheduler": unipc(),
 }
 WAN = {"transformer": wan_transformer, **WAN_SHARED}
@@ -297,14 +325,13 @@ def clip_processor() -> Any:
     return CLIPImageProcessor(size=16, crop_size=16)
 
 
+WAN_FROM_IMAGE = WAN_BACKBONE | {
+    "in_channels": WAN_MASKED,
+    "image_dim": WIDTH,
+    "added_kv_proj_dim": 24,
+}
 WAN_IMAGE = {
-    "transformer": part(
-        "WanTransformer3DModel",
-        **WAN_BACKBONE,
-        in_channels=2 * WAN_CHANNELS + 4,  # and the mask, a channel per frame in a latent frame
-        image_dim=WIDTH,
-        added_kv_proj_dim=24,
-    ),
+    "transformer": part("WanTransformer3DModel", **WAN_FROM_IMAGE),
     "image_encoder": clip_vision,
     "image_processor": clip_processor,
     **WAN_SHARED,
@@ -341,7 +368,6 @@ def qwen_parts(halvings: int, **more: Any) -> dict[str, Any]:
             base_dim=2,
             z_dim=CHANNELS,
             dim_mult=[1] * (halvings + 1),
-            num_res_blocks=1,
             temperal_downsample=[False] * halvings,
             latents_mean=[0.0] * CHANNELS,
             latents_std=[1.0] * CHANNELS,
@@ -353,9 +379,6 @@ def qwen_parts(halvings: int, **more: Any) -> dict[str, Any]:
             "QwenImageTransformer2DModel",
             in_channels=PACKED,
             out_channels=CHANNELS,
-            num_layers=1,
-            **HEADS,
-            joint_attention_dim=WIDTH,
             axes_dims_rope=(4, 6, 6),
         ),
     }
@@ -383,13 +406,7 @@ LTX = {
     ),
     **T5,
     "transformer": part(
-        "LTXVideoTransformer3DModel",
-        in_channels=LTX_CHANNELS,
-        out_channels=LTX_CHANNELS,
-        **HEADS,
-        cross_attention_dim=32,
-        num_layers=1,
-        caption_channels=WIDTH,
+        "LTXVideoTransformer3DModel", in_channels=LTX_CHANNELS, out_channels=LTX_CHANNELS
     ),
 }
 LTX_CALL = guided(32, 3.0, num_frames=9, max_sequence_length=32)
@@ -411,14 +428,12 @@ LTX2 = {
     "audio_vae": part(
         "AutoencoderKLLTX2Audio",
         base_channels=AUDIO_WIDTH,
-        num_res_blocks=1,
         latent_channels=AUDIO_CHANNELS,
         resolution=32,
         mel_bins=MEL_BINS,
     ),
     "connectors": part(
         "pipelines.ltx2.LTX2TextConnectors",
-        caption_channels=WIDTH,
         text_proj_in_factor=2 + 1,  # the language model's layers, and what they read
         connector_rope_base_seq_len=32,
         **{f"video_connector_{key}": value for key, value in CONNECTOR.items()},
@@ -427,13 +442,10 @@ LTX2 = {
     "transformer": part(
         "LTX2VideoTransformer3DModel",
         **TO_LATENTS,
-        cross_attention_dim=32,
         audio_in_channels=AUDIO_WIDTH,
         audio_out_channels=AUDIO_WIDTH,
         audio_cross_attention_dim=32,
         num_layers=2,
-        caption_channels=WIDTH,
-        **HEADS,
         **{f"audio_{key}": value for key, value in HEADS.items()},
     ),
     "vocoder": part(
@@ -459,16 +471,7 @@ LTX2_CALL = guided(
 )
 HUNYUAN = {
     **language("LlamaModel", byte_tokenizer, num_hidden_layers=3),  # it skips the last two
-    "transformer": part(
-        "HunyuanVideoTransformer3DModel",
-        **TO_LATENTS,
-        **ONE_BLOCK_EACH,
-        num_refiner_layers=1,
-        patch_size=1,
-        text_embed_dim=WIDTH,
-        pooled_projection_dim=WIDTH,
-        rope_axes_dim=(4, 6, 6),
-    ),
+    "transformer": part("HunyuanVideoTransformer3DModel", **TO_LATENTS, patch_size=1),
     "vae": part(
         "AutoencoderKLHunyuanVideo",
         latent_channels=CHANNELS,
@@ -501,12 +504,10 @@ MOCHI = {
     **T5,
     "transformer": part(
         "MochiTransformer3DModel",
-        num_attention_heads=2,
         attention_head_dim=12,
         num_layers=2,
         pooled_projection_dim=16,
         in_channels=MOCHI_CHANNELS,
-        text_embed_dim=WIDTH,
         time_embed_dim=16,
         max_sequence_length=32,
     ),
@@ -519,14 +520,10 @@ LUMINA = {
         sample_size=4,
         in_channels=CHANNELS,
         hidden_size=48,
-        num_layers=1,
-        num_refiner_layers=1,
-        num_attention_heads=2,
         num_kv_heads=1,
         multiple_of=16,
         axes_dim_rope=(8, 8, 8),
         axes_lens=(300, 16, 16),
-        cap_feat_dim=WIDTH,
     ),
     "scheduler": flow_euler(shift=6.0),
     "vae": image_vae(levels=4),
@@ -539,12 +536,6 @@ Z_IMAGE = {
     "transformer": part(
         "ZImageTransformer2DModel",
         in_channels=CHANNELS,
-        dim=32,
-        n_layers=1,
-        n_refiner_layers=1,
-        n_heads=2,
-        n_kv_heads=2,
-        cap_feat_dim=WIDTH,
         axes_dims=[4, 6, 6],
         axes_lens=[256, 32, 32],
     ),
@@ -571,18 +562,7 @@ SANA_CALL = sized(
 
 def sana_transformer(**options: Any) -> Callable[..., Any]:
     """Linear attention over latents, cross-attention to the text."""
-    return part(
-        "SanaTransformer2DModel",
-        **TO_LATENTS,
-        **HEADS,
-        num_layers=1,
-        num_cross_attention_heads=2,
-        cross_attention_head_dim=16,
-        cross_attention_dim=32,
-        caption_channels=WIDTH,
-        sample_size=16,
-        **options,
-    )
+    return part("SanaTransformer2DModel", **TO_LATENTS, sample_size=16, **options)
 
 
 SANA = {
@@ -609,9 +589,6 @@ AURAFLOW = {
         **TO_LATENTS,
         num_mmdit_layers=1,
         num_single_dit_layers=1,
-        **HEADS,
-        joint_attention_dim=WIDTH,
-        caption_projection_dim=32,
         pos_embed_max_size=64,
     ),
     "scheduler": flow_euler(shift=1.73),
@@ -623,8 +600,6 @@ COGVIEW = {
         "CogView4Transformer2DModel",
         **TO_LATENTS,
         num_layers=2,
-        **HEADS,
-        text_embed_dim=WIDTH,
         time_embed_dim=32,
         condition_dim=16,
         pos_embed_max_size=32,
@@ -650,7 +625,6 @@ HIDREAM = {
         "HiDreamImageTransformer2DModel",
         patch_size=2,
         in_channels=CHANNELS,
-        **ONE_BLOCK_EACH,
         caption_channels=[WIDTH, WIDTH],
         text_emb_dim=2 * WIDTH,
         num_routed_experts=4,

@@ -17,11 +17,14 @@ from tests.tiny.entry import Tiny
 from tests.tiny.pictures import clip, mask, picture
 
 
-def variant(pipeline: str, parts: Parts, call: Mapping[str, Any], **options: Any) -> Tiny:
+def variant(
+    pipeline: str, parts: Parts, call: Mapping[str, Any], passes: int = 1, **options: Any
+) -> Tiny:
     """A row of the table, named as its class is."""
     settings = options.pop("settings", {})
     make = partial(_build, pipeline, parts, settings)
-    return Tiny(pipeline, make, partial(_call, pipeline, call), **options)
+    arguments = partial(_call, pipeline, call)
+    return Tiny(pipeline, make, arguments, calls_per_step=passes, **options)
 
 
 def _build(pipeline: str, parts: Parts, settings: Mapping[str, Any]) -> Any:
@@ -58,6 +61,11 @@ def also(name: str, base_parts: Parts, kind: str, **changes: Any) -> dict[str, A
     return {**base_parts, name: part(kind, **changes)}
 
 
+def with_transformer(base_parts: Parts, **changes: Any) -> dict[str, Any]:
+    """These parts, and the transformer with other sizes."""
+    return {**base_parts, "transformer": partial(base_parts["transformer"], **changes)}
+
+
 # FLUX and its kin
 FLUX = base.flux_parts()
 FLUX_CALL = base.FLUX_CALL | pictures(32)
@@ -76,11 +84,7 @@ SD3 = base.sd3_parts()
 SD3_CALL = base.SD3_CALL | pictures(16)
 SD3_CONTROL = {
     "sample_size": 8,
-    "in_channels": base.CHANNELS,
-    "out_channels": base.CHANNELS,
-    "num_layers": 1,
-    **base.HEADS,
-    "caption_projection_dim": 32,
+    **base.TO_LATENTS,
     "joint_attention_dim": 2 * base.WIDTH,
     "pooled_projection_dim": 2 * base.WIDTH,
     "pos_embed_max_size": 16,
@@ -93,9 +97,6 @@ QWEN_PLAIN = {"prompt_template_encode": "{}", "prompt_template_encode_start_idx"
 QWEN_CONTROL = {
     "in_channels": base.PACKED,
     "out_channels": base.CHANNELS,
-    "num_layers": 1,
-    **base.HEADS,
-    "joint_attention_dim": base.WIDTH,
     "axes_dims_rope": (4, 6, 6),
 }
 QWEN_CONTROLLED = also("controlnet", QWEN, "QwenImageControlNetModel", **QWEN_CONTROL)
@@ -110,13 +111,7 @@ LTX2_IMAGE = base.LTX2 | {"vae": partial(base.LTX2["vae"], spatial_compression_r
 Z_CALL = base.guided(16, 4.0, max_sequence_length=64) | pictures(16)
 WAN_I2V_CALL = base.WAN_CALL | pictures(16)
 SKYREELS_IMAGE = base.WAN_IMAGE | {
-    "transformer": part(
-        "SkyReelsV2Transformer3DModel",
-        **base.WAN_BACKBONE,
-        in_channels=2 * base.WAN_CHANNELS + 4,
-        image_dim=base.WIDTH,
-        added_kv_proj_dim=24,
-    ),
+    "transformer": part("SkyReelsV2Transformer3DModel", **base.WAN_FROM_IMAGE),
     "scheduler": base.unipc(flow_shift=8.0),
 }
 
@@ -127,9 +122,9 @@ TABLE = [
     variant("FluxControlNetImg2ImgPipeline", FLUX_CONTROLLED, FLUX_CALL),
     variant("FluxControlNetInpaintPipeline", FLUX_CONTROLLED, FLUX_CALL),
     variant("FluxKontextInpaintPipeline", FLUX, FLUX_CALL | {"_auto_resize": False}),
-    variant("ChromaImg2ImgPipeline", base.CHROMA, CHROMA_CALL, calls_per_step=2),
-    variant("Flux2KleinPipeline", KLEIN, KLEIN_CALL, calls_per_step=2),
-    variant("Flux2KleinInpaintPipeline", KLEIN, KLEIN_CALL | pictures(32), calls_per_step=2),
+    variant("ChromaImg2ImgPipeline", base.CHROMA, CHROMA_CALL, 2),
+    variant("Flux2KleinPipeline", KLEIN, KLEIN_CALL, 2),
+    variant("Flux2KleinInpaintPipeline", KLEIN, KLEIN_CALL | pictures(32), 2),
     variant("Flux2KleinKVPipeline", KLEIN, KLEIN_CALL),
     variant("StableDiffusion3InpaintPipeline", base.sd3_parts(16), SD3_CALL),
     variant("StableDiffusion3PAGPipeline", SD3, SD3_CALL),
@@ -144,41 +139,35 @@ TABLE = [
         also("controlnet", SD3, "SD3ControlNetModel", extra_conditioning_channels=1, **SD3_CONTROL),
         SD3_CALL | {"control_mask": partial(mask, 16)},
     ),
-    variant("QwenImageImg2ImgPipeline", QWEN, QWEN_CALL, calls_per_step=2, settings=QWEN_PLAIN),
-    variant("QwenImageInpaintPipeline", QWEN, QWEN_CALL, calls_per_step=2, settings=QWEN_PLAIN),
-    variant(
-        "QwenImageControlNetPipeline",
-        QWEN_CONTROLLED,
-        QWEN_CALL,
-        calls_per_step=2,
-        settings=QWEN_PLAIN,
-    ),
+    variant("QwenImageImg2ImgPipeline", QWEN, QWEN_CALL, 2, settings=QWEN_PLAIN),
+    variant("QwenImageInpaintPipeline", QWEN, QWEN_CALL, 2, settings=QWEN_PLAIN),
+    variant("QwenImageControlNetPipeline", QWEN_CONTROLLED, QWEN_CALL, 2, settings=QWEN_PLAIN),
     variant(
         "QwenImageControlNetInpaintPipeline",
         QWEN_REPAINTED,
         QWEN_CALL | {"control_mask": partial(mask, 16)},
-        calls_per_step=2,
+        2,
         settings=QWEN_PLAIN,
     ),
     variant(
         "QwenImageEditInpaintPipeline",
         QWEN_DEEP,
         base.QWEN_EDIT_CALL | {"mask_image": partial(mask, 32), "strength": 1.0},
-        calls_per_step=2,
+        2,
         settings=QWEN_EDIT,
     ),
     variant(
         "QwenImageEditPlusPipeline",
         QWEN_DEEP,
         base.QWEN_EDIT_CALL,
-        calls_per_step=2,
+        2,
         settings=QWEN_PLAIN,  # it puts the picture's mark before the prompt itself
     ),
     variant(
         "QwenImageLayeredPipeline",
         QWEN_DEEP,
         base.QWEN_EDIT_CALL | {"layers": 2},
-        calls_per_step=2,
+        2,
         settings=QWEN_PLAIN,
         latent_output="pt",  # it has no other
     ),
@@ -189,46 +178,31 @@ TABLE = [
     variant("LTX2HDRPipeline", base.LTX2, LTX2_CALL | {"video": partial(clip, 32, 9)}),
     variant("LTX2ConditionPipeline", base.LTX2, LTX2_CALL),
     variant("LTX2InContextPipeline", base.LTX2, LTX2_CALL),
-    variant("SkyReelsV2Pipeline", base.SKYREELS, base.WAN_CALL, calls_per_step=2),
-    variant("SkyReelsV2ImageToVideoPipeline", SKYREELS_IMAGE, WAN_I2V_CALL, calls_per_step=2),
+    variant("SkyReelsV2Pipeline", base.SKYREELS, base.WAN_CALL, 2),
+    variant("SkyReelsV2ImageToVideoPipeline", SKYREELS_IMAGE, WAN_I2V_CALL, 2),
     variant(
         "SkyReelsV2DiffusionForcingImageToVideoPipeline",
         base.SKYREELS,
         WAN_I2V_CALL | {"base_num_frames": base.WAN_FRAMES, "ar_step": 0},
-        calls_per_step=2,
+        2,
     ),
     variant(
         "SkyReelsV2DiffusionForcingVideoToVideoPipeline",
         base.SKYREELS,
         base.WAN_VIDEO | {"video": base.WAN_CLIP, "base_num_frames": base.WAN_FRAMES, "ar_step": 0},
-        calls_per_step=2,
+        2,
     ),
     variant(
         "LucyEditPipeline",
-        also(
-            "transformer",
-            base.WAN,
-            "WanTransformer3DModel",
-            **base.WAN_BACKBONE,
-            in_channels=2 * base.WAN_CHANNELS,
-        ),
+        with_transformer(base.WAN, in_channels=2 * base.WAN_CHANNELS),
         base.WAN_CALL | {"video": base.WAN_CLIP},
-        calls_per_step=2,
+        2,
     ),
     variant(
         "ChronoEditPipeline",
-        base.WAN_IMAGE
-        | {
-            "transformer": part(
-                "ChronoEditTransformer3DModel",
-                **base.WAN_BACKBONE,
-                in_channels=2 * base.WAN_CHANNELS + 4,
-                image_dim=base.WIDTH,
-                added_kv_proj_dim=24,
-            )
-        },
+        also("transformer", base.WAN_IMAGE, "ChronoEditTransformer3DModel", **base.WAN_FROM_IMAGE),
         WAN_I2V_CALL,
-        calls_per_step=2,
+        2,
     ),
     variant(
         "SanaPAGPipeline",
@@ -237,19 +211,7 @@ TABLE = [
     ),
     variant(
         "SanaControlNetPipeline",
-        also(
-            "controlnet",
-            base.SANA,
-            "SanaControlNetModel",
-            **base.TO_LATENTS,
-            **base.HEADS,
-            num_layers=1,
-            num_cross_attention_heads=2,
-            cross_attention_head_dim=16,
-            cross_attention_dim=32,
-            caption_channels=base.WIDTH,
-            sample_size=16,
-        ),
+        also("controlnet", base.SANA, "SanaControlNetModel", **base.TO_LATENTS, sample_size=16),
         base.SANA_CALL | pictures(32) | {"negative_prompt": "blurry"},
     ),
     variant(
@@ -260,23 +222,8 @@ TABLE = [
     variant("VisualClozePipeline", base.flux_parts(base.FILL_INPUT), {}),
     variant(
         "CogView4ControlPipeline",
-        base.COGVIEW
-        | {
-            "transformer": part(
-                "CogView4Transformer2DModel",
-                in_channels=2 * base.CHANNELS,
-                out_channels=base.CHANNELS,
-                num_layers=2,
-                **base.HEADS,
-                text_embed_dim=base.WIDTH,
-                time_embed_dim=32,
-                condition_dim=16,
-                pos_embed_max_size=32,
-                sample_size=8,
-                rope_axes_dim=(8, 8),
-            )
-        },
+        with_transformer(base.COGVIEW, in_channels=2 * base.CHANNELS),
         base.guided(16, 5.0, max_sequence_length=64) | pictures(16),
-        calls_per_step=2,
+        2,
     ),
 ]

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from tests.tiny import configurations as base
 from tests.tiny import further_modular as cut
-from tests.tiny.configurations import HEADS, WIDTH, part
+from tests.tiny.configurations import WIDTH, part
 from tests.tiny.encoders import clip_vision, qwen_vision_language, siglip_vision, t5_text
-from tests.tiny.further import pictures, variant
+from tests.tiny.further import Z_CALL, pictures, variant, with_transformer
 from tests.tiny.further_modular import AXES, GUIDED, GUIDED_MASKED, MASK, SIZE, TOKENS, embeddings
 
 QWEN_VAE = {"vae": base.qwen_parts(1)["vae"]}
@@ -20,14 +20,7 @@ GUIDER = {"guider": part("ClassifierFreeGuidance", guidance_scale=4.0)}
 ATTENTION = {"prompt_attention_mask": MASK, "negative_prompt_attention_mask": MASK}
 OVIS = PACKED_VAE | {
     "scheduler": base.BY_SIZE,
-    "transformer": part(
-        "OvisImageTransformer2DModel",
-        in_channels=base.PACKED,
-        out_channels=base.PACKED,
-        **base.ONE_BLOCK_EACH,
-        joint_attention_dim=WIDTH,
-        **AXES,
-    ),
+    "transformer": part("OvisImageTransformer2DModel", **base.TO_PACKED, **AXES),
 }
 LONGCAT = (
     base.qwen_parts(1)
@@ -35,12 +28,7 @@ LONGCAT = (
     | {
         "scheduler": base.BY_SIZE,
         "transformer": part(
-            "LongCatImageTransformer2DModel",
-            in_channels=64,
-            **base.ONE_BLOCK_EACH,
-            joint_attention_dim=WIDTH,
-            pooled_projection_dim=WIDTH,
-            axes_dims_rope=[4, 6, 6],
+            "LongCatImageTransformer2DModel", in_channels=64, axes_dims_rope=[4, 6, 6]
         ),
     }
 )
@@ -50,9 +38,6 @@ GLM = PACKED_VAE | {
     "transformer": part(
         "GlmImageTransformer2DModel",
         **base.TO_LATENTS,
-        num_layers=1,
-        **HEADS,
-        text_embed_dim=WIDTH,
         time_embed_dim=32,
         condition_dim=16,
         prior_vq_quantizer_codebook_size=16,
@@ -78,15 +63,7 @@ HUNYUAN_IMAGE = {
         spatial_compression_ratio=2,
         sample_size=16,
     ),
-    "transformer": part(
-        "HunyuanImageTransformer2DModel",
-        **base.TO_LATENTS,
-        **base.ONE_BLOCK_EACH,
-        num_refiner_layers=1,
-        text_embed_dim=WIDTH,
-        text_embed_2_dim=WIDTH,
-        rope_axes_dim=(8, 8),
-    ),
+    "transformer": part("HunyuanImageTransformer2DModel", **base.TO_LATENTS, rope_axes_dim=(8, 8)),
     **GUIDER,
 }
 
@@ -120,23 +97,13 @@ class Permissive:
 
 
 def cosmos(**changes: Any) -> dict[str, Any]:
-    """Cosmos Predict 2's, whose padding mask torchvision would resize."""
-    shape = {
-        "in_channels": base.WAN_CHANNELS,
-        "out_channels": base.WAN_CHANNELS,
-        **HEADS,
-        "num_layers": 1,
-        "text_embed_dim": WIDTH,
-        "adaln_lora_dim": 8,
-        "max_size": (4, 16, 16),
-        "encoder_hidden_states_channels": WIDTH,
-        "extra_pos_embed_type": None,
-        "concat_padding_mask": False,
-    }
+    """Cosmos Predict 2's."""
     return {
         **base.T5,
         "vae": base.WAN_SHARED["vae"],
-        "transformer": part("CosmosTransformer3DModel", **shape | changes),
+        "transformer": part(
+            "CosmosTransformer3DModel", **base.TO_WAN_LATENTS | cut.COSMOS_BACKBONE | changes
+        ),
         "scheduler": base.flow_euler(use_karras_sigmas=True),
         "safety_checker": Permissive,
     }
@@ -164,13 +131,6 @@ def kandinsky(channels: int, vae: Any, conditioned: bool) -> dict[str, Any]:
             "Kandinsky5Transformer3DModel",
             in_visual_dim=channels,
             out_visual_dim=channels,
-            in_text_dim=WIDTH,
-            in_text_dim2=WIDTH,
-            time_dim=32,
-            model_dim=32,
-            ff_dim=32,
-            num_text_blocks=1,
-            num_visual_blocks=1,
             axes_dims=(4, 4, 8),
             visual_cond=conditioned,
             attention_type="regular",
@@ -181,32 +141,18 @@ def kandinsky(channels: int, vae: Any, conditioned: bool) -> dict[str, Any]:
 PRX = {
     "scheduler": base.flow_euler(shift=3.0),
     "vae": base.image_vae(),
-    "transformer": part(
-        "PRXTransformer2DModel",
-        in_channels=base.CHANNELS,
-        context_in_dim=WIDTH,
-        hidden_size=32,
-        num_heads=2,
-        depth=1,
-        axes_dim=[8, 8],
-    ),
+    "transformer": part("PRXTransformer2DModel", in_channels=base.CHANNELS, axes_dim=[8, 8]),
 }
 SANA_VIDEO = {
     **base.language("Gemma2Model", base.gemma_tokenizer),
     "vae": base.WAN_SHARED["vae"],
     "transformer": part(
         "SanaVideoTransformer3DModel",
-        in_channels=base.WAN_CHANNELS,
-        out_channels=base.WAN_CHANNELS,
-        num_attention_heads=2,
+        **base.TO_WAN_LATENTS,
         attention_head_dim=12,
-        num_layers=1,
-        num_cross_attention_heads=2,
         cross_attention_head_dim=12,
         cross_attention_dim=24,
-        caption_channels=WIDTH,
         sample_size=8,
-        rope_max_seq_len=32,
     ),
     "scheduler": base.flow_euler(shift=8.0),
 }
@@ -217,9 +163,6 @@ NUCLEUS = QWEN_VAE | {
         "NucleusMoEImageTransformer2DModel",
         in_channels=base.PACKED,
         out_channels=base.CHANNELS,
-        num_layers=1,
-        **HEADS,
-        joint_attention_dim=WIDTH,
         **AXES,
         moe_enabled=False,
     ),
@@ -232,12 +175,8 @@ LUMINA_NEXT = {
         "LuminaNextDiT2DModel",
         sample_size=8,
         in_channels=base.CHANNELS,
-        hidden_size=32,
-        num_layers=1,
-        num_attention_heads=2,
         num_kv_heads=1,
         multiple_of=16,
-        cross_attention_dim=WIDTH,
         learn_sigma=True,
     ),
 }
@@ -247,10 +186,8 @@ FIBO = {
     "vae": base.WAN_SHARED["vae"],
     "transformer": part(
         "BriaFiboTransformer2DModel",
+        pooled_projection_dim=None,
         in_channels=base.WAN_CHANNELS,
-        num_layers=1,
-        num_single_layers=1,
-        **HEADS,
         joint_attention_dim=2 * WIDTH,
         text_encoder_dim=WIDTH,
         axes_dims_rope=[4, 6, 6],
@@ -263,9 +200,6 @@ MOTIF = {
         "MotifVideoTransformer3DModel",
         in_channels=2 * base.WAN_CHANNELS + 1,
         out_channels=base.WAN_CHANNELS,
-        **base.ONE_BLOCK_EACH,
-        text_embed_dim=WIDTH,
-        rope_axes_dim=(4, 6, 6),
     ),
     **GUIDER,
 }
@@ -273,13 +207,7 @@ JOY = {
     "scheduler": base.flow_euler(shift=3.0),
     "vae": base.WAN_SHARED["vae"],
     "transformer": part(
-        "JoyImageEditTransformer3DModel",
-        in_channels=base.WAN_CHANNELS,
-        hidden_size=32,
-        num_attention_heads=2,
-        text_dim=WIDTH,
-        num_layers=1,
-        rope_dim_list=[4, 6, 6],
+        "JoyImageEditTransformer3DModel", in_channels=base.WAN_CHANNELS, rope_dim_list=[4, 6, 6]
     ),
 }
 
@@ -290,13 +218,6 @@ KANDINSKY6 = {
         "Kandinsky6Transformer3DModel",
         in_visual_dim=base.CHANNELS,
         out_visual_dim=base.CHANNELS,
-        in_text_dim=WIDTH,
-        in_text_dim2=WIDTH,
-        time_dim=32,
-        model_dim=32,
-        ff_dim=32,
-        num_text_blocks=1,
-        num_visual_blocks=1,
         axes_dims=(4, 4, 8),
         visual_cond=True,
         in_audio_dim=base.CHANNELS,
@@ -325,8 +246,6 @@ STABLE_AUDIO = {
         "StableAudio3DiTModel",
         io_channels=8,
         embed_dim=32,
-        depth=1,
-        num_heads=2,
         cond_token_dim=WIDTH,
         global_cond_dim=WIDTH,
         local_add_cond_dim=9,
@@ -344,7 +263,7 @@ WAN_ANIMATE = base.WAN_IMAGE | {
     "transformer": part(
         "WanAnimateTransformer3DModel",
         **base.WAN_BACKBONE,
-        in_channels=2 * base.WAN_CHANNELS + 4,
+        in_channels=base.WAN_MASKED,
         image_dim=WIDTH,
         motion_encoder_channel_sizes={"4": 16, "8": 16, "16": 16},
         motion_encoder_size=16,
@@ -355,18 +274,6 @@ WAN_ANIMATE = base.WAN_IMAGE | {
         face_encoder_num_heads=2,
         inject_face_latents_blocks=2,
     ),
-}
-FRAMEPACK = base.HUNYUAN | {
-    "transformer": part(
-        "HunyuanVideoFramepackTransformer3DModel",
-        **base.TO_LATENTS,
-        **base.ONE_BLOCK_EACH,
-        num_refiner_layers=1,
-        patch_size=1,
-        text_embed_dim=WIDTH,
-        pooled_projection_dim=WIDTH,
-        rope_axes_dim=(4, 6, 6),
-    )
 }
 ANYFLOW = base.WAN | {
     "transformer": part("AnyFlowTransformer3DModel", **base.WAN_BACKBONE),
@@ -389,15 +296,12 @@ EASY = {
     ),
     "transformer": part(
         "EasyAnimateTransformer3DModel",
-        **HEADS,
         **base.TO_LATENTS,
         patch_size=2,
         sample_width=16,
         sample_height=16,
-        num_layers=1,
         mmdit_layers=1,
         time_embed_dim=16,
-        text_embed_dim=WIDTH,
     ),
 }
 HELIOS = cut.HELIOS | base.UMT5
@@ -411,17 +315,12 @@ def controlled_z(channels: int, refined: str | None) -> dict[str, Any]:
         control_refiner_layers_places=[0],
         control_in_dim=channels,
         add_control_noise_refiner=refined,
-        dim=32,
-        n_refiner_layers=1,
-        n_heads=2,
-        n_kv_heads=2,
     )
     return base.Z_IMAGE | {"controlnet": control}
 
 
 CONTROLLED_Z = controlled_z(base.CHANNELS, None)
 REPAINTED_Z = controlled_z(2 * base.CHANNELS + 1, "control_noise_refiner")
-Z_CALL = base.guided(16, 4.0, max_sequence_length=64) | pictures(16)
 ACE = {
     "scheduler": base.flow_euler(),
     **base.language("Qwen3Model", base.byte_tokenizer),
@@ -436,27 +335,18 @@ ACE = {
     ),
     "transformer": part(
         "AceStepTransformer1DModel",
-        hidden_size=32,
-        intermediate_size=32,
         num_hidden_layers=2,
-        num_attention_heads=2,
         num_key_value_heads=2,
-        head_dim=16,
         in_channels=24,
         audio_acoustic_hidden_dim=8,
         encoder_hidden_size=32,
     ),
     "condition_encoder": part(
         "pipelines.ace_step.AceStepConditionEncoder",
-        hidden_size=32,
-        intermediate_size=32,
-        text_hidden_dim=WIDTH,
         timbre_hidden_dim=8,
         num_lyric_encoder_hidden_layers=1,
         num_timbre_encoder_hidden_layers=1,
-        num_attention_heads=2,
         num_key_value_heads=2,
-        head_dim=16,
     ),
 }
 
@@ -467,7 +357,6 @@ QWEN21_VAE = {
         decoder_base_dim=2,
         z_dim=base.PACKED,
         dim_mult=[1] * 5,
-        num_res_blocks=1,
         temperal_downsample=[False] * 4,
         latents_mean=[0.0] * base.PACKED,
         latents_std=[1.0] * base.PACKED,
@@ -514,9 +403,8 @@ def siglip_processor() -> Any:
     return Siglip2ImageProcessorPil(patch_size=8, max_num_patches=16)
 
 
-Z_OMNI = base.Z_IMAGE | {
+Z_OMNI = with_transformer(base.Z_IMAGE, siglip_feat_dim=WIDTH) | {
     "vae": lambda: base.image_vae()().to(torch.bfloat16),  # it is handed pictures in bfloat16
-    "transformer": partial(base.Z_IMAGE["transformer"], siglip_feat_dim=WIDTH),
     "siglip": siglip_vision,
     "siglip_processor": siglip_processor,
 }
@@ -527,16 +415,12 @@ TABLE = [
         "QwenImage21Pipeline",
         cut.QWEN21 | QWEN21_VAE | {"processor": SilentProcessor},
         SIZE | GUIDED | GUIDED_MASKED | {"true_cfg_scale": 4.0},
-        calls_per_step=2,
+        2,
     ),
     variant(
         "Cosmos3OmniPipeline",
-        cut.COSMOS3
-        | {
-            "transformer": partial(cut.COSMOS3["transformer"], vocab_size=512),
-            "text_tokenizer": base.byte_tokenizer,
-            "safety_checker": Permissive,
-        },
+        with_transformer(cut.COSMOS3, vocab_size=512)
+        | {"text_tokenizer": base.byte_tokenizer, "safety_checker": Permissive},
         base.sized(
             32,
             negative_prompt="blurry",
@@ -545,52 +429,50 @@ TABLE = [
             add_duration_template=False,
             use_system_prompt=False,
         ),
-        calls_per_step=2,
+        2,
     ),
     variant(
         "Ideogram4Pipeline",
         IDEOGRAM,
         base.sized(64, guidance_schedule=None, guidance_scale=4.0, max_sequence_length=64),
-        calls_per_step=2,
+        2,
         denoisers=("transformer", "unconditional_transformer"),
     ),
     variant(
         "Kandinsky5I2VPipeline",
         kandinsky(base.CHANNELS, base.HUNYUAN["vae"], conditioned=True),
         SIZE | KANDINSKY_CALL | pictures(64) | {"num_frames": 21},
-        calls_per_step=2,
+        2,
     ),
     variant(
         "Kandinsky5I2IPipeline",
         kandinsky(base.CHANNELS, base.image_vae(levels=4), conditioned=True),
         SIZE | KANDINSKY_CALL | pictures(64) | {"prompt": base.PROMPT},  # how many prompts
-        calls_per_step=2,
+        2,
         settings={"resolutions": [(64, 64)]},
     ),
     variant(
         "MotifVideoImage2VideoPipeline",
-        MOTIF
+        with_transformer(MOTIF, image_embed_dim=WIDTH)
         | {
-            "transformer": partial(MOTIF["transformer"], image_embed_dim=WIDTH),
             "text_encoder": seeing_text,
             "tokenizer": base.t5_tokenizer,
             "feature_extractor": base.clip_processor,
         },
         SIZE | PROMPTED | pictures(64) | {"max_sequence_length": 32, "num_frames": 5},
-        calls_per_step=2,
+        2,
     ),
     variant(
         "HunyuanVideo15ImageToVideoPipeline",
-        cut.HUNYUAN15
+        with_transformer(cut.HUNYUAN15, task_type="i2v", target_size=16)
         | GUIDER
         | {
             "vae": partial(HUNYUAN15_VAE["vae"], block_out_channels=(64, 64, 64)),
-            "transformer": partial(cut.HUNYUAN15["transformer"], task_type="i2v", target_size=16),
             "image_encoder": clip_vision,
             "feature_extractor": base.clip_processor,
         },
         GUIDED | GUIDED_MASKED | cut.SECOND | pictures(16) | {"num_frames": 5},
-        calls_per_step=2,
+        2,
         settings={"vision_num_semantic_tokens": 5},
     ),
     variant(
@@ -631,7 +513,7 @@ TABLE = [
         | pictures(32)
         | {"prompt": '{"edit_instruction": "make the fox blue"}'},
     ),
-    variant("HeliosPipeline", HELIOS, base.WAN_CALL, calls_per_step=2),
+    variant("HeliosPipeline", HELIOS, base.WAN_CALL, 2),
     variant(
         "HeliosPyramidPipeline", HELIOS | {"scheduler": part("HeliosScheduler")}, base.WAN_CALL
     ),
@@ -641,34 +523,13 @@ TABLE = [
             **base.T5,
             "vae": base.image_vae(),
             "scheduler": part("DPMSolverMultistepScheduler"),
-            "transformer": part(
-                "PixArtTransformer2DModel",
-                num_attention_heads=2,
-                attention_head_dim=16,
-                num_layers=1,
-                sample_size=8,
-                caption_channels=WIDTH,
-                cross_attention_dim=32,
-            ),
+            "transformer": part("PixArtTransformer2DModel", sample_size=8),
         },
         {},
     ),
     variant(
         "HunyuanSkyreelsImageToVideoPipeline",
-        base.HUNYUAN
-        | {
-            "transformer": part(
-                "HunyuanVideoTransformer3DModel",
-                in_channels=2 * base.CHANNELS,
-                out_channels=base.CHANNELS,
-                **base.ONE_BLOCK_EACH,
-                num_refiner_layers=1,
-                patch_size=1,
-                text_embed_dim=WIDTH,
-                pooled_projection_dim=WIDTH,
-                rope_axes_dim=(4, 6, 6),
-            )
-        },
+        with_transformer(base.HUNYUAN, in_channels=2 * base.CHANNELS),
         base.HUNYUAN_CALL | pictures(16),
     ),
     variant("AnyFlowPipeline", ANYFLOW, base.WAN_CALL),
@@ -676,7 +537,7 @@ TABLE = [
         "Kandinsky6TI2VAPipeline",
         KANDINSKY6,
         SIZE | GUIDED | POOLED | {"num_frames": 5, "sample_audio": False},
-        calls_per_step=2,
+        2,
     ),
     variant("StableAudio3Pipeline", STABLE_AUDIO, STABLE_AUDIO_CALL),
     variant(
@@ -689,7 +550,7 @@ TABLE = [
             "face_video": base.WAN_CLIP,
             "segment_frame_length": base.WAN_FRAMES,
         },
-        calls_per_step=2,
+        2,
     ),
     variant("LTXI2VLongMultiPromptPipeline", base.LTX, base.LTX_CALL),
     variant(
@@ -698,21 +559,21 @@ TABLE = [
         cut.KREA2_CALL
         | GUIDED_MASKED
         | {"negative_prompt_embeds": embeddings(1, TOKENS, cut.LAYERS, WIDTH, seed=1)},
-        calls_per_step=2,
+        2,
     ),
-    variant("OvisImagePipeline", OVIS, SIZE | GUIDED | {"negative_prompt": None}, calls_per_step=2),
+    variant("OvisImagePipeline", OVIS, SIZE | GUIDED | {"negative_prompt": None}, 2),
     variant(
         "LongCatImagePipeline",
         LONGCAT,
         base.guided(64, 4.0, enable_prompt_rewrite=False),
-        calls_per_step=2,
+        2,
         settings={"tokenizer_max_length": 32},
     ),
     variant(
         "GlmImagePipeline",
         GLM,
         SIZE | GUIDED | {"prior_token_ids": partial(torch.zeros, 1, 256, dtype=torch.long)},
-        calls_per_step=2,
+        2,
     ),
     variant(
         "ErnieImagePipeline",
@@ -723,54 +584,41 @@ TABLE = [
         "HunyuanVideo15Pipeline",
         cut.HUNYUAN15 | GUIDER | HUNYUAN15_VAE,
         SIZE | GUIDED | GUIDED_MASKED | cut.SECOND | {"num_frames": 5},
-        calls_per_step=2,
+        2,
         settings={"vision_num_semantic_tokens": 4},
     ),
     variant(
         "HunyuanImagePipeline",
         HUNYUAN_IMAGE,
         {"height": 16, "width": 16} | GUIDED | GUIDED_MASKED | cut.SECOND,
-        calls_per_step=2,
+        2,
     ),
-    variant("Cosmos2TextToImagePipeline", cosmos(), COSMOS_CALL, calls_per_step=2),
+    variant("Cosmos2TextToImagePipeline", cosmos(), COSMOS_CALL, 2),
     variant(
         "Cosmos2VideoToWorldPipeline",
         cosmos(in_channels=base.WAN_CHANNELS + 1),
         COSMOS_CALL | pictures(32) | {"num_frames": 5},
-        calls_per_step=2,
+        2,
     ),
     variant(
         "Kandinsky5T2IPipeline",
         kandinsky(base.CHANNELS, base.image_vae(), conditioned=False),
         SIZE | KANDINSKY_CALL,
-        calls_per_step=2,
+        2,
         settings={"resolutions": [(64, 64)]},
     ),
     variant(
         "Kandinsky5T2VPipeline",
         kandinsky(base.CHANNELS, base.HUNYUAN["vae"], conditioned=False),
         SIZE | KANDINSKY_CALL | {"num_frames": 5},
-        calls_per_step=2,
+        2,
     ),
-    variant(
-        "PRXPipeline",
-        PRX,
-        SIZE | GUIDED | ATTENTION | {"use_resolution_binning": False},
-    ),
+    variant("PRXPipeline", PRX, SIZE | GUIDED | ATTENTION | {"use_resolution_binning": False}),
     variant("SanaVideoPipeline", SANA_VIDEO, SANA_VIDEO_CALL),
     variant("SanaImageToVideoPipeline", SANA_VIDEO, SANA_VIDEO_CALL),
-    variant("NucleusMoEImagePipeline", NUCLEUS, SIZE | GUIDED | GUIDED_MASKED, calls_per_step=2),
-    variant(
-        "LuminaPipeline",
-        LUMINA_NEXT,
-        base.guided(32, 4.0, max_sequence_length=32),
-        calls_per_step=1,
-    ),
+    variant("NucleusMoEImagePipeline", NUCLEUS, SIZE | GUIDED | GUIDED_MASKED, 2),
+    variant("LuminaPipeline", LUMINA_NEXT, base.guided(32, 4.0, max_sequence_length=32)),
     variant("BriaFiboPipeline", FIBO, base.guided(32, 4.0, max_sequence_length=64)),
-    variant(
-        "MotifVideoPipeline", MOTIF, SIZE | GUIDED | ATTENTION | {"num_frames": 5}, calls_per_step=2
-    ),
-    variant(
-        "JoyImageEditPipeline", JOY, SIZE | GUIDED | GUIDED_MASKED | pictures(64), calls_per_step=2
-    ),
+    variant("MotifVideoPipeline", MOTIF, SIZE | GUIDED | ATTENTION | {"num_frames": 5}, 2),
+    variant("JoyImageEditPipeline", JOY, SIZE | GUIDED | GUIDED_MASKED | pictures(64), 2),
 ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tests.tiny import configurations as base
-from tests.tiny.configurations import HEADS, WIDTH, Parts, part
+from tests.tiny.configurations import WIDTH, Parts, part
 from tests.tiny.encoders import clip_vision
 from tests.tiny.entry import Tiny
 from tests.tiny.modular import latents
@@ -85,10 +85,6 @@ def flux3(flow_map: bool) -> dict[str, Any]:
             "Flux3Transformer2DModel",
             in_channels=base.PACKED,
             cond_in_channels=base.PACKED,
-            num_layers=1,
-            num_single_layers=1,
-            **HEADS,
-            joint_attention_dim=WIDTH,
             timestep_channels=32,
             axes_dims_rope=(4, 4, 4, 4),
             flow_map=flow_map,
@@ -103,13 +99,7 @@ QWEN21 = {
     "guider": part("ClassifierFreeGuidance", guidance_scale=4.0),
     "scheduler": base.flow_euler(use_dynamic_shifting=True),
     "transformer": part(
-        "QwenImage21Transformer2DModel",
-        in_channels=base.PACKED,
-        out_channels=base.PACKED,
-        num_layers=1,
-        **HEADS,
-        context_in_dim=WIDTH,
-        **AXES,
+        "QwenImage21Transformer2DModel", in_channels=base.PACKED, out_channels=base.PACKED, **AXES
     ),
 }
 QWEN21_CALL = SIZE | PROMPT | MASKED | {"image_pad_mask": NO_PICTURE}
@@ -119,12 +109,8 @@ KREA2 = {
     "transformer": part(
         "Krea2Transformer2DModel",
         in_channels=base.PACKED,
-        num_layers=1,
-        **HEADS,
         num_key_value_heads=2,
-        intermediate_size=WIDTH,
         timestep_embed_dim=32,
-        text_hidden_dim=WIDTH,
         num_text_layers=LAYERS,
         text_num_attention_heads=2,
         text_num_key_value_heads=2,
@@ -139,14 +125,9 @@ ERNIE = {
     "scheduler": base.flow_euler(shift=3.0),
     "transformer": part(
         "ErnieImageTransformer2DModel",
-        hidden_size=32,
-        num_attention_heads=2,
-        num_layers=1,
         ffn_hidden_size=32,
-        in_channels=base.PACKED,
-        out_channels=base.PACKED,
+        **base.TO_PACKED,
         text_in_dim=WIDTH,
-        rope_axes_dim=(4, 6, 6),
     ),
 }
 HUNYUAN15_CHANNELS = 32  # where no VAE says how many
@@ -156,13 +137,7 @@ HUNYUAN15 = {
         "HunyuanVideo15Transformer3DModel",
         in_channels=2 * HUNYUAN15_CHANNELS + 1,
         out_channels=HUNYUAN15_CHANNELS,
-        **HEADS,
-        num_layers=1,
-        num_refiner_layers=1,
-        text_embed_dim=WIDTH,
-        text_embed_2_dim=WIDTH,
         image_embed_dim=WIDTH,
-        rope_axes_dim=(4, 6, 6),
         target_size=32,
         task_type="t2v",
     ),
@@ -173,31 +148,23 @@ SECOND = {
     "negative_prompt_embeds_2": embeddings(seed=3),
     "negative_prompt_embeds_mask_2": MASK,
 }
+COSMOS_BACKBONE = {
+    "adaln_lora_dim": 8,
+    "max_size": (4, 16, 16),
+    "encoder_hidden_states_channels": WIDTH,
+    "extra_pos_embed_type": None,
+    "concat_padding_mask": False,  # torchvision would resize it
+}
 ANIMA = {
     "scheduler": base.flow_euler(shift=3.0),
     "text_conditioner": part(
         "AnimaTextConditioner",
         source_dim=WIDTH,
         target_dim=WIDTH,
-        model_dim=WIDTH,
-        num_layers=1,
-        num_attention_heads=2,
         target_vocab_size=16,
         min_sequence_length=TOKENS,
     ),
-    "transformer": part(
-        "CosmosTransformer3DModel",
-        in_channels=base.CHANNELS,
-        out_channels=base.CHANNELS,
-        **HEADS,
-        num_layers=1,
-        text_embed_dim=WIDTH,
-        adaln_lora_dim=8,
-        max_size=(4, 16, 16),
-        encoder_hidden_states_channels=WIDTH,
-        extra_pos_embed_type=None,
-        concat_padding_mask=False,  # it would be resized by torchvision
-    ),
+    "transformer": part("CosmosTransformer3DModel", **base.TO_LATENTS, **COSMOS_BACKBONE),
 }
 ANIMA_CALL = SIZE | {
     f"{sign}{name}": value
@@ -217,7 +184,7 @@ WAN22 = {
 WAN_SIZE = {"height": 16, "width": 16, "num_frames": base.WAN_FRAMES}
 WAN_PICTURE = {"image": partial(picture, 16)}
 WAN_VIDEO_INPUT = {
-    "in_channels": 2 * base.WAN_CHANNELS + 4,
+    "in_channels": base.WAN_MASKED,
     **base.WAN_BACKBONE,
 }
 WAN22_IMAGE = base.WAN_SHARED | dict.fromkeys(
@@ -231,9 +198,6 @@ LAYERS_READ = 2 * WIDTH  # what Ideogram 4 reads of its language model
 IDEOGRAM_BACKBONE = part(
     "Ideogram4Transformer2DModel",
     in_channels=base.PACKED,
-    num_layers=1,
-    **HEADS,
-    intermediate_size=WIDTH,
     adaln_dim=16,
     llm_features_dim=LAYERS_READ,
     mrope_section=(2, 1, 1),
@@ -260,9 +224,6 @@ MUSIC3 = {
         "MiniMaxMusic3Transformer1DModel",
         in_channels=base.CHANNELS,
         condition_dim=WIDTH,
-        num_layers=1,
-        num_attention_heads=2,
-        attention_head_dim=16,
         ff_inner_dim=32,
         rotary_dim=8,
         fourier_embedding_dim=16,
@@ -273,13 +234,7 @@ MINIMAX_H3 = {
     "audio_scheduler": part("MiniMaxH3Scheduler", shift=3.0),  # another grid
     "transformer": part(
         "MiniMaxH3Transformer3DModel",
-        num_attention_heads=2,
         attention_head_dim=24,
-        hidden_size=32,
-        num_layers=1,
-        num_refiner_layers=1,
-        ffn_dim=32,
-        text_dim=WIDTH,
         freq_dim=16,
         time_embed_hidden_dim=16,
         time_embed_dim=16,
@@ -296,16 +251,7 @@ MINIMAX_H3_CALL = PROMPT | {
 }
 HELIOS = {
     "scheduler": part("HeliosScheduler", stages=1, stage_range=[0, 1]),
-    "transformer": part(
-        "HeliosTransformer3DModel",
-        num_attention_heads=2,
-        attention_head_dim=12,
-        text_dim=WIDTH,
-        freq_dim=32,
-        ffn_dim=32,
-        num_layers=1,
-        rope_dim=(4, 4, 4),
-    ),
+    "transformer": part("HeliosTransformer3DModel", attention_head_dim=12, rope_dim=(4, 4, 4)),
     "vae": base.WAN_SHARED["vae"],
 }
 COSMOS3 = {
@@ -314,11 +260,7 @@ COSMOS3 = {
     "transformer": part(
         "Cosmos3OmniTransformer",
         dtype="float32",
-        head_dim=16,
-        hidden_size=32,
-        intermediate_size=32,
         latent_channel=base.WAN_CHANNELS,
-        num_attention_heads=2,
         num_hidden_layers=1,
         num_key_value_heads=2,
         patch_latent_dim=4 * base.WAN_CHANNELS,
@@ -340,14 +282,9 @@ ANIMATE2 = base.WAN_SHARED | {
     "transformer": part(
         "WanAnimate2Transformer3DModel",
         text_len=TOKENS,
-        in_dim=2 * base.WAN_CHANNELS + 4,
+        in_dim=base.WAN_MASKED,
         dim=24,
-        ffn_dim=32,
-        freq_dim=32,
-        text_dim=WIDTH,
         out_dim=base.WAN_CHANNELS,
-        num_heads=2,
-        num_layers=1,
     ),
 }
 ANIMATE2_CALL = {
@@ -432,11 +369,5 @@ TABLE = [
         2,
     ),
     cut("AnimaModularPipeline", ANIMA, ANIMA_CALL | {"strength": 1.0}, 2),
-    cut(
-        "Wan22ModularPipeline",
-        WAN22,
-        WAN_SIZE | GUIDED,
-        2,
-        denoisers=("transformer", "transformer_2"),
-    ),
+    cut("Wan22ModularPipeline", WAN22, WAN_SIZE | GUIDED, 2, denoisers=TWO_EXPERTS),
 ]

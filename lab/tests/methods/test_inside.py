@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.tiny import PIPELINES
-from tests.tiny.configurations import FLUX_BACKBONE, PACKED, wan_transformer
+from tests.tiny.configurations import flux_parts, wan_transformer
 from tests.tiny.weights import seeded
 from torch import Tensor
 
@@ -93,14 +93,9 @@ SPENT = {
 @seeded
 def build_flux() -> Any:
     """The tiny pipeline with two double and three single blocks."""
-    from diffusers import FluxTransformer2DModel
-
-    layers = {"num_layers": 2, "num_single_layers": 3}
     made = PIPELINES["flux"].build()
     made.register_modules(
-        transformer=FluxTransformer2DModel(
-            in_channels=PACKED, out_channels=PACKED, **FLUX_BACKBONE | layers
-        )
+        transformer=flux_parts()["transformer"](num_layers=2, num_single_layers=3)
     )
     return made
 
