@@ -46,6 +46,10 @@ THREE_COMMANDS = {
     "Qwen/Qwen-Image-2.1-Turbo": (prompted.PIPELINES["QwenImage21Pipeline"], lambda: SMALL),
     "krea/Krea-2-Turbo": (prompted.PIPELINES["Krea2Pipeline"], lambda: SMALL),
     "Tongyi-MAI/Z-Image-Turbo": (PIPELINES["z-image"].build, PIPELINES["z-image"].call),
+    "MiniMaxAI/MiniMax-H3": (
+        prompted.PIPELINES["MiniMaxH3ModularPipeline"],
+        lambda: {"height": 32, "width": 32},
+    ),
     "Lightricks/LTX-2": (PIPELINES["ltx2"].build, lambda: PIPELINES["ltx2"].call() | LARGER),
     "Wan-AI/Wan2.2-T2V-A14B-Diffusers": (PIPELINES["wan-2.2"].build, PIPELINES["wan-2.2"].call),
 }

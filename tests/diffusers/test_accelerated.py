@@ -218,7 +218,8 @@ def test_beside_a_cache_of_diffusers_runs_stay_full(flux, caplog):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [("flux", "accelerate(..., learn=8) or fit_plan"), ("flux-img2img", "known; fit_plan"),
-     ("ltx2", "accelerate(..., learn=8) or fit_plan"), ("modular-flux", "known; fit_plan")],
+     ("ltx2", "accelerate(..., learn=8) or fit_plan"),
+     ("modular-flux", "accelerate(..., learn=8) or fit_plan")],
 )  # fmt: skip
 def test_the_advice_is_what_is_possible(name, expected, caplog):
     tiny = PIPELINES[name]
@@ -453,7 +454,7 @@ def test_latents_have_no_psnr_to_learn(flux, caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "modular-flux"])
 def test_two_samples_teach_a_plan_and_are_what_they_were_without(name, caplog):
     tiny = PIPELINES[name]
     pipe = tiny.build()

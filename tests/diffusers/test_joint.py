@@ -8,15 +8,19 @@ from typing import Any
 import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
+from diffusers.modular_pipelines import PipelineState
 from tests.diffusers_support import MODULAR, SUPPORTED, call_of, counted, fitted
 from tests.tiny import PIPELINES
 from tests.tiny.joint import PairedPipeline, minimax, minimax_call, paired
+from tests.tiny.prompted import minimax_h3
 from torch import Tensor
 
 from tacache import HostError, Plan, PlanError, Stepper, instant_plan
 from tacache.diffusers import accelerate, applied, apply, drive, fit_plan, remove
+from tacache.diffusers.calls import pixels_of, sounds_of
 from tacache.diffusers.joint import further_schedulers, latent_names
 from tacache.diffusers.stepping import run_times
+from tacache.fidelity import psnr, spectral_distance
 from tacache.plan import LatentPlan
 from tacache.storage.store import PlanStore
 
@@ -390,7 +394,8 @@ def taught(pipe: Any, monkeypatch: pytest.MonkeyPatch, folder: Any) -> Plan:
 
 
 @pytest.mark.parametrize(
-    "build", [lambda: paired(bend=0.4), pytest.param(LTX2.build, marks=pytest.mark.slow)]
+    "build",
+    [lambda: paired(bend=0.4), minimax, pytest.param(LTX2.build, marks=pytest.mark.slow)],
 )
 def test_a_plan_is_learned_for_all_latents(build, monkeypatch, tmp_path):
     pipe = build()
@@ -404,3 +409,44 @@ def test_a_plan_is_learned_for_all_latents(build, monkeypatch, tmp_path):
     with applied(pipe, instant_plan(times, EVALUATIONS, latents={"audio": sound})):
         instant = drawn(pipe, 7)
     assert all(a < b for a, b in zip(distances(found, full), distances(instant, full), strict=True))
+
+
+def pictures(pipe: Any, seed: int) -> Any:
+    """What a whole call makes, with its sound."""
+    generator = torch.Generator().manual_seed(seed)
+    if isinstance(pipe, PairedPipeline):
+        return pipe(num_inference_steps=STEPS, generator=generator)
+    size = {"height": 32, "width": 32, "num_inference_steps": STEPS + 1, "output_type": "np"}
+    return pipe(prompt="waves on a beach", generator=generator, **size)
+
+
+@pytest.mark.parametrize(
+    "build", [lambda: paired(bend=0.4), pytest.param(minimax_h3, marks=pytest.mark.slow)]
+)
+def test_a_learned_certificate_says_what_calls_give(build, monkeypatch, tmp_path):
+    """The held-out sample is the first, whose noise the pipeline would not draw again."""
+    monkeypatch.setenv("TACACHE_HOME", str(tmp_path))
+    pipe = build()
+    accelerate(pipe, evaluations=EVALUATIONS, learn=2)
+    full, _ = pictures(pipe, 100), pictures(pipe, 101)
+    planned = pictures(pipe, 100)
+    assert pipe.scheduler.run_plan.evaluations == EVALUATIONS
+    (plan,) = (one.plan for one in PlanStore().plans())
+    pair = (torch.from_numpy(pixels_of(made))[None] for made in (full, planned))
+    assert plan.certificate.psnr == pytest.approx(float(psnr(*pair)), abs=0.01)
+    heard = (sounds_of(made)["audio"][None] for made in (full, planned))
+    certificate = plan.latents["audio"].certificate
+    assert certificate.spectral_distance == pytest.approx(
+        float(spectral_distance(*heard)), rel=0.01
+    )
+
+
+def test_what_came_in_a_state_is_not_kept(monkeypatch, tmp_path, caplog):
+    """A modular call may go on from what other blocks have made, which is not among its inputs."""
+    monkeypatch.setenv("TACACHE_HOME", str(tmp_path))
+    pipe, state, call = minimax(), PipelineState(), minimax_call(STEPS)
+    state.set("prompt_embeds", call.pop("prompt_embeds"))
+    accelerate(pipe, evaluations=EVALUATIONS, learn=2)
+    pipe(state, **call)
+    assert pipe.scheduler.run_plan.evaluations == EVALUATIONS
+    assert "its prompt_embeds came in a state" in caplog.text

@@ -3,6 +3,8 @@
 import pytest
 from diffusers import FluxModularPipeline, FluxPipeline
 from tests.tiny import PIPELINES
+from tests.tiny.further_modular import MINIMAX_H3
+from tests.tiny.joint import minimax
 from typer.testing import CliRunner
 
 from tacache import HostError, Plan, Profile
@@ -31,6 +33,18 @@ def test_a_folder_of_blocks_is_a_modular_pipeline(folder, tmp_path):
     assert pipe.transformer is not None
     PIPELINES["flux"].build().save_pretrained(tmp_path)
     assert type(load_pipeline(str(tmp_path), Loading(device="cpu"))) is FluxPipeline
+
+
+@pytest.mark.slow
+def test_of_several_networks_only_the_one_for_a_prompt_is_loaded(tmp_path):
+    """MiniMax-H3's repository has a second one of the same size, for references."""
+    pipe = minimax()
+    pipe.update_components(transformer_ref=MINIMAX_H3["transformer"]())
+    pipe.save_pretrained(str(tmp_path), overwrite_modular_index=True)
+    assert (tmp_path / "transformer_ref").is_dir()
+    loaded = load_pipeline(str(tmp_path), Loading(device="cpu"))
+    assert loaded.transformer is not None
+    assert loaded.transformer_ref is None
 
 
 def test_a_folder_without_a_pipeline_is_named(tmp_path):

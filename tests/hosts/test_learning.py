@@ -131,3 +131,26 @@ def test_what_a_killed_process_left_is_cleared_but_not_what_another_one_keeps(le
 
 def test_samples_with_their_prompts_are_nobody_elses(learning):
     assert learning.folder.stat().st_mode & 0o077 == 0
+
+
+def latents_seen(learning, first, other):
+    record = RunRecord(
+        learning, 8, (1.0, 0.0), lambda row, of: {"row": row, "of": of}, lambda: None
+    )
+    record.see_latent(None, 2, first, first, first)
+    record.see_latent("audio", 2, other, other, other)
+    return learning.samples()
+
+
+def test_a_batch_of_several_latents_is_kept_by_its_samples(learning):
+    picture, sound = torch.rand(2, 3, 4), torch.rand(2, 5, 2)
+    for n, kept in enumerate(latents_seen(learning, picture, sound)):
+        assert kept.call == {"row": n, "of": 2}
+        assert torch.equal(kept.noise[0], torch.cat([picture[n].flatten(), sound[n].flatten()]))
+
+
+@pytest.mark.parametrize("rows", [3, 5])
+def test_tables_of_tokens_are_one_sample(learning, rows):
+    (kept,) = latents_seen(learning, torch.rand(3, 4), torch.rand(rows, 2))
+    assert kept.call == {"row": 0, "of": 1}
+    assert kept.noise.shape == (1, 12 + 2 * rows)

@@ -108,8 +108,75 @@ def flux3() -> ModularPipeline:
     return pipe
 
 
+class ReadOnePromptStep(ReadPromptStep):
+    """The same for a model that takes one prompt, and is told which rows are its text."""
+
+    model_name = "minimax-h3"
+
+    @property
+    def inputs(self) -> list[InputParam]:
+        """What a call gives."""
+        return [InputParam("prompt", required=True)]
+
+    @property
+    def intermediate_outputs(self) -> list[OutputParam]:
+        """What the blocks after it read."""
+        names = ("prompt_embeds", "text_token_tags")
+        return [OutputParam(name, type_hint=Tensor) for name in names]
+
+    def __call__(self, components: Any, state: Any) -> Any:
+        """Read the prompt."""
+        block_state = self.get_block_state(state)
+        block_state.prompt_embeds = read(block_state.prompt, WIDTH)
+        block_state.text_token_tags = torch.ones(cut.TOKENS, dtype=torch.long)
+        self.set_block_state(state, block_state)
+        return components, state
+
+
+MINIMAX_H3_VAES = {
+    "vae": base.part(
+        "AutoencoderKLMiniMaxH3",
+        block_out_channels=(8,) * 6,
+        layers_per_block=1,
+        norm_num_groups=4,
+        decoder_num_layers=1,
+        decoder_num_attention_heads=2,
+        decoder_attention_head_dim=24,
+    ),
+    "audio_vae": base.part(
+        "AutoencoderKLMiniMaxH3Audio",
+        encoder_dim=4,
+        encoder_rates=(8, 10, 10),
+        latent_dim=32,
+        num_attention_heads=2,
+        decoder_dim=8,
+        decoder_rates=(10, 10, 8),
+        decoder_kernel_sizes=(20, 20, 16),
+        resblock_kernel_sizes=(3,),
+        resblock_dilation_sizes=((1,),),
+        latents_mean=[0.0] * 32,
+        latents_std=[1.0] * 32,
+    ),
+}
+
+
+@seeded
+def minimax_h3() -> ModularPipeline:
+    """MiniMax-H3, which makes clips with sound and is blocks only."""
+    import diffusers
+
+    blocks = diffusers.MiniMaxH3Blocks()
+    del blocks.sub_blocks["text_encoder"]
+    blocks.sub_blocks.insert("text_encoder", ReadOnePromptStep(), 1)
+    pipe = diffusers.MiniMaxH3ModularPipeline(blocks=blocks)
+    parts = cut.MINIMAX_H3 | MINIMAX_H3_VAES
+    pipe.update_components(**{name: make() for name, make in parts.items()})
+    return pipe
+
+
 PIPELINES = {
     "Krea2Pipeline": krea2_turbo,
+    "MiniMaxH3ModularPipeline": minimax_h3,
     "QwenImage21Pipeline": qwen21_turbo,
     "Flux3ModularPipeline": flux3,
 }

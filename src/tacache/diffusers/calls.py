@@ -140,7 +140,11 @@ def _passed(frame: types.FrameType, pipeline: Any) -> dict[str, Any] | None:
     """Return what the user passed to `__call__`, as torch's decorator above it was given it.
 
     Pipelines overwrite their arguments before the loop: a prompt is encoded, a size is rounded.
+    Modular ones put copies of them into their state.
     """
+    if isinstance(pipeline, ModularPipeline):
+        _, _, rest, values = inspect.getargvalues(frame)
+        return dict(values.get(rest or "", {}))
     above = frame.f_back
     if above is None or (above.f_globals.get("__name__"), above.f_code.co_name) != NO_GRAD:
         return None
@@ -323,11 +327,18 @@ def sounds_of(output: Any) -> dict[str, Tensor]:
     }
 
 
+MADE = ("images", "videos")  # the pictures among all that blocks have made
+
+
+def has_pixels(state: Any) -> bool:
+    """Return whether the blocks of a modular pipeline have made a picture or a clip."""
+    return isinstance(state, PipelineState) and any(state.get(n) is not None for n in MADE)
+
+
 def pixels_of(output: Any) -> Pixels:
     """Return the first picture or clip of a pipeline's output; refuse what is not finite."""
     if isinstance(output, PipelineState):
-        kinds = (output.get(name) for name in ("images", "videos"))
-        output = [made for made in kinds if made is not None]
+        output = [made for made in map(output.get, MADE) if made is not None]
     pixels = np.asarray(output[0][0], dtype=np.float32)
     if not np.isfinite(pixels).all():
         raise HostError("the decoded picture is infinite or not a number: there is none to show")

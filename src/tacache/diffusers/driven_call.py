@@ -124,6 +124,8 @@ def pipeline_with(pipe: Any, scheduler: Any, **further: Any) -> Any:
     copied = copy.copy(pipe)
     for name, part in {"scheduler": scheduler, **further}.items():
         setattr(copied, name, part)
+    if isinstance(pipe, ModularPipeline):  # a plan registers its scheduler there
+        copied._component_specs = dict(pipe._component_specs)
     shown = getattr(pipe, "_progress_bar_config", {})
     copied._progress_bar_config = {**shown, "disable": True}
     return copied

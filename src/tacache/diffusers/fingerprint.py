@@ -18,7 +18,7 @@ from tacache.storage.reading import parse_json
 from tacache.storage.signature import SOLVER_OPTIONS
 
 # parts of a pipeline that velocities come from
-NETWORKS = ("transformer", "transformer_2", "unet", "prior", "controlnet")
+NETWORKS = ("transformer", "transformer_2", "transformer_ref", "unet", "prior", "controlnet")
 GUIDANCE = ("guidance_scale", "guidance_scale_2", "true_cfg_scale")
 GUIDANCE_TOLERANCE = 0.1  # of the fitted one, within which weights lose nothing to speak of
 
@@ -99,7 +99,9 @@ def _channels(shape: tuple[int, ...]) -> int | None:
 
 def denoiser(pipe: Any) -> Any:
     """Return the network that gives the velocity, before any compilation; None without one."""
-    found = (getattr(pipe, name, None) for name in ("transformer", "unet", "prior"))
+    found = (
+        getattr(pipe, name, None) for name in ("transformer", "transformer_ref", "unet", "prior")
+    )
     network = next((one for one in found if one is not None), None)
     return getattr(network, "_orig_mod", network)
 

@@ -6,21 +6,26 @@ import inspect
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from diffusers import DiffusionPipeline
+from diffusers import ModularPipeline
 from torch import Tensor
 
 from tacache.diffusers.applying import plain_scheduler
-from tacache.diffusers.calls import RunningCall
+from tacache.diffusers.calls import RunningCall, argument_names
 from tacache.diffusers.driven_call import pipeline_with
+from tacache.diffusers.joint import latent_names, scheduler_names
 from tacache.diffusers.pipeline import PipelineHost
+from tacache.diffusers.solving import DiffusersEuler
 from tacache.diffusers.trajectory import PipelineTrajectory
 from tacache.errors import HostError
-from tacache.hosts import Call, Host
+from tacache.fitting.latents import JointEuler, average
+from tacache.hosts import Call, Host, Pixels
 from tacache.hosts.learning import RecordedSample
+from tacache.plan import Plan
 from tacache.prompts import Sample
 from tacache.work.processes import ALONE, Processes
 
@@ -37,7 +42,11 @@ LEFT_OUT = {
     "output_type",
     "return_dict",
 }
-EMBEDDED = ("embed", "attention_mask")  # in the names of arguments that stand for a prompt
+EMBEDDED = (
+    "embed",
+    "attention_mask",
+    "token_tags",
+)  # in the names of arguments that stand for a prompt
 PLAIN = bool | int | float | str
 
 
@@ -55,8 +64,14 @@ class RunningSource:
         """Return why calls like this one cannot be made again."""
         if os.environ.get("WORLD_SIZE", "1") != "1":
             return "several processes of a launcher share this model, and all must do the same"
-        if not isinstance(self._pipe, DiffusionPipeline):
-            return "what a modular pipeline was passed is not seen among what its blocks have made"
+        if isinstance(self._pipe, ModularPipeline):
+            blocks = self._pipe._blocks
+            needed = {one.name for one in blocks.inputs if one.name and one.required}
+            own = {one.name for one in blocks.intermediate_outputs}
+            if unseen := needed - own - set(self._call.passed or {}):
+                return (
+                    f"its {', '.join(sorted(unseen))} came in a state that other blocks have made"
+                )
         for name, value in self._arguments.items():
             if not _can_be_kept(name, value):
                 return f"its {name} ({type(value).__name__}) cannot be kept for later"
@@ -85,10 +100,12 @@ class KeptCalls(PipelineHost):
     """A pipeline whose sample with seed i is that of the i-th kept call."""
 
     def __init__(self, pipe: Any, samples: Sequence[RecordedSample]) -> None:
-        super().__init__(pipeline_with(pipe, copy.deepcopy(plain_scheduler(pipe))))
+        schedulers = {name: plain_scheduler(pipe, name) for name in scheduler_names(pipe)}
+        super().__init__(pipeline_with(pipe, **copy.deepcopy(schedulers)))
         self.samples = samples
-        names = inspect.signature(type(pipe).__call__).parameters
-        self._takes_noise = "latents" in names  # in the form of the loop's latents
+        self._followed: Plan | None = None
+        # In the form of the loop's latents; those of a joint model may have another in a call.
+        self._takes_noise = "latents" in (argument_names(pipe) or ()) and not latent_names(pipe)
 
     @contextmanager
     def open(
@@ -116,9 +133,42 @@ class KeptCalls(PipelineHost):
         there = {name: _moved(value, device) for name, value in values.items()}
         return {"generator": torch.Generator().manual_seed(sample.seed), **there, **call}
 
+    @contextmanager
+    def follow(self, plan: Plan | None, call: Call) -> Iterator[Call]:
+        """Follow a plan, also from noise that a plain call cannot be given."""
+        with super().follow(plan, call) as followed:
+            self._followed = plan
+            yield followed
+
+    def draw(self, sample: Sample, call: Call) -> Pixels:
+        """Return the picture or clip of a kept call, from the kept noise.
+
+        Where the pipeline would draw its own, the call is held and led along the plan.
+        """
+        if self._takes_noise or self._followed is None:
+            return super().draw(sample, call)
+        with self.open(sample, call) as run:
+            pixels = run.finish(_end_by(self._followed, run))
+            self.sounds = run.sounds
+        if pixels is None:
+            raise HostError(f"{self.family} made pictures of the full run and now makes none")
+        return pixels
+
     def processes(self) -> Processes:
         """Return this process alone: others of a launcher know nothing of the fit."""
         return ALONE
+
+
+def _end_by(plan: Plan, run: PipelineTrajectory) -> Tensor:
+    """Return where a held run of a joint model ends under a fitted plan."""
+    each = (plan.of_latent(latent.name) for latent in run.latents)
+    tables = [own.weights or () for own in each]
+    integrator, x = JointEuler(run.latents, DiffusersEuler), run.noise
+    velocities: list[Tensor] = []
+    for i, (n, m) in enumerate(pairwise((*plan.anchors, plan.steps))):
+        velocities.append(run.evaluate(x, n))
+        x = integrator.move(x, average(run.latents, velocities, tables, i), n, m)
+    return x
 
 
 def _moved(value: Any, device: Any) -> Any:
@@ -134,19 +184,27 @@ def _own_arguments(call: RunningCall) -> dict[str, Any]:
     Where it is not seen what the user passed, an encoded prompt is left to be encoded again, and
     encodings are parted from those of the negative prompt that the pipeline put before them.
     """
-    known = inspect.signature(type(call.pipeline).__call__).parameters
+    known = _defaults(call.pipeline)
     arguments = call.arguments if call.passed is None else call.passed
+    left_out = LEFT_OUT | {f"{name}_latents" for name in latent_names(call.pipeline)}
     beside = {
         name: arguments[name]
-        for name, parameter in known.items()
-        if name in arguments and name not in LEFT_OUT
-        and not _is(arguments[name], parameter.default)
-    }  # fmt: skip
+        for name, default in known.items()
+        if name in arguments and name not in left_out and not _is(arguments[name], default)
+    }
     if call.passed is not None:
         return beside
     if beside.get("prompt") is not None:
         return {n: v for n, v in beside.items() if not _stands_for_prompt(n)}
     return {name: _positive(name, value, beside) for name, value in beside.items()}
+
+
+def _defaults(pipeline: Any) -> dict[str, Any]:
+    """Return the arguments of a pipeline's call, each with its default."""
+    if isinstance(pipeline, ModularPipeline):
+        return {one.name or one.kwargs_type: one.default for one in pipeline._blocks.inputs}
+    parameters = inspect.signature(type(pipeline).__call__).parameters
+    return {name: parameter.default for name, parameter in parameters.items()}
 
 
 def _is(value: Any, default: Any) -> bool:
@@ -185,7 +243,7 @@ def _can_be_kept(name: str, value: Any) -> bool:
 def _row(name: str, value: Any, row: int, rows: int) -> Any:
     """Return what of an argument belongs to one sample; prompts are repeated in order."""
     if not isinstance(value, Tensor | list | tuple) or not len(value) or rows % len(value):
-        return value
+        return value.detach().cpu() if isinstance(value, Tensor) else value
     at = row // (rows // len(value))
     if isinstance(value, Tensor):
         return value[at : at + 1].detach().cpu().clone()

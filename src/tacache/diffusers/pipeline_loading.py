@@ -1,5 +1,6 @@
 """Loading a pipeline by its name, from a hub or a folder, as the command line's options say."""
 
+import inspect
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,7 +63,7 @@ def _load(model: str, dtype: torch.dtype, **which: str) -> Any:
     try:
         if _is_modular(model, which):
             modular = ModularPipeline.from_pretrained(model, **which)
-            modular.load_components(dtype=dtype)
+            modular.load_components(dtype=dtype, **_from_text(modular))
             return modular
         return DiffusionPipeline.from_pretrained(model, dtype=dtype, **which)
     except (OSError, ValueError) as error:
@@ -81,6 +82,14 @@ def _is_modular(model: str, which: dict[str, str]) -> bool:
             return False  # loading the one that is usual says what is missing
         return True
     return False
+
+
+def _from_text(modular: Any) -> dict[str, str]:
+    """Return the workflow that starts from a prompt alone, so that its parts alone are loaded."""
+    workflows = getattr(modular._blocks, "_workflow_map", None) or {}
+    names = [name for name, needs in workflows.items() if needs == {"prompt": True}]
+    takes_one = "workflow" in inspect.signature(modular.load_components).parameters
+    return {"workflow": names[0]} if names and takes_one else {}
 
 
 def check_device(name: str) -> None:

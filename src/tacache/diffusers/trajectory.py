@@ -22,7 +22,7 @@ from diffusers import ModularPipeline
 from torch import Tensor
 
 from tacache.diffusers.applying import plain_scheduler
-from tacache.diffusers.calls import check_call_names, pixels_of, sounds_of
+from tacache.diffusers.calls import check_call_names, has_pixels, pixels_of, sounds_of
 from tacache.diffusers.checks import check_caches
 from tacache.diffusers.driven_call import (
     DrivenHooks,
@@ -240,14 +240,16 @@ class PipelineTrajectory:
     def finish(self, x: Tensor) -> Pixels | None:
         """Return what the pipeline makes of x; None where that is no picture to compare with.
 
-        So it is where latents were asked for, where the pipeline draws from other noise, and with a
-        modular pipeline, which names what it makes as it likes.
+        So it is where latents were asked for, with blocks of a modular pipeline that make none, and
+        where the pipeline draws from other noise, unless it is a joint one, which is led by hand.
         """
-        if isinstance(self._pipe, ModularPipeline):
+        if self.call.get("output_type") == "latent":
             return None
-        if self.call.get("output_type") == "latent" or self.other_noise is not None:
+        if self.other_noise is not None and not self.latents:
             return None
         made = self.output(x)
+        if isinstance(self._pipe, ModularPipeline) and not has_pixels(made):
+            return None
         self.sounds = sounds_of(made)
         return pixels_of(made)
 

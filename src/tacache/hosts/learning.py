@@ -194,19 +194,19 @@ class RunRecord:
     ) -> None:
         """Take in the step of one latent, of as many as a joint model steps in turn.
 
-        What is kept has them one behind the other, one sample a row.
+        What is kept has them one behind the other, one sample a row. Latents that are a table of
+        tokens, or differ in their first dimension, belong to one sample.
         """
         if latent in self._parts:
             raise HostError("the pipeline did not step all of its latents in a turn of its loop")
-        if any(len(before[0]) != len(x) for before in self._parts.values()):
-            raise HostError(
-                "the latents have other things than samples along their first dimension"
-            )
-        self._parts[latent] = tuple(part.flatten(1) for part in (x, v, x_next))
+        # Copies: the loop may write a step's result back before the next latent is stepped.
+        self._parts[latent] = tuple(part.detach().cpu().clone() for part in (x, v, x_next))
         if len(self._parts) == count:
+            sizes = {len(parts[0]) if parts[0].ndim > 2 else 1 for parts in self._parts.values()}
+            rows = sizes.pop() if len(sizes) == 1 else 1
             states = zip(*self._parts.values(), strict=True)
             self._parts = {}
-            self.see(*(torch.cat(parts, dim=1) for parts in states))
+            self.see(*(torch.cat([x.reshape(rows, -1) for x in parts], 1) for parts in states))
 
     def _write(self, end: Tensor) -> None:
         rows, steps = len(end), len(self._times) - 1
