@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.flows import GaussianFlow
+from tests.flows import GaussianFlow, picture_flow
 from tests.support import SHAPE, euler_run, mixture, noise_of, rotating
 
 from tacache import (
@@ -19,6 +19,7 @@ from tacache import (
     time_grid,
 )
 from tacache.calibration import measure
+from tacache.tasu import relative_distance
 
 STATISTICS = ("magnitude", "magnitude_std", "direction", "direction_std")
 
@@ -247,3 +248,20 @@ def test_tasu_converges_to_the_reference_as_thresholds_go_to_zero(gaussian):
     assert all(later <= earlier for earlier, later in pairwise(errors))
     assert errors[0] < 0.2
     assert errors[-2] < errors[0] / 5
+
+
+def test_reconstructed_pictures_end_nearer_than_reused_ones():
+    """The whole way on pictures: calibrate on one set of noise, compare on another."""
+    flow, times = picture_flow(), time_grid(16, 3.0)
+    calibration, noise = torch.randn(2, 4, 3, 24, 24, generator=torch.Generator().manual_seed(0))
+    profile = calibrate(flow, calibration, times)
+    full = sample(flow, noise, Plan.full(times))
+
+    def distance(plan):
+        return float(relative_distance(sample(flow, noise, plan), full).mean())
+
+    plans = [make_plan(profile, evaluations=k) for k in (8, 5)]
+    rebuilt = [distance(plan) for plan in plans]
+    reused = [distance(plan.model_copy(update={"rule": "reuse"})) for plan in plans]
+    assert 0 < rebuilt[0] < reused[0]
+    assert rebuilt[0] < rebuilt[1] < reused[1]

@@ -8,12 +8,9 @@ import pytest
 import torch
 from benchmarks.fullsize import tables
 from benchmarks.fullsize.__main__ import main
-from benchmarks.fullsize.methods import (
-    OURS,
-    RIVALS,
-)
+from benchmarks.fullsize.methods import OURS, RIVALS
 from benchmarks.fullsize.models import MODELS, build
-from benchmarks.fullsize.records import Records, read
+from benchmarks.fullsize.records import read
 from benchmarks.fullsize.timing import Clock, probe, timed_run
 from tests.diffusers_support import SUPPORTED  # noqa: F401  (sets offline mode and one thread)
 
@@ -123,9 +120,6 @@ def test_documents_show_the_records(document, make):
     assert shown == make(read(RESULTS)).strip()
 
 
-# --- what a session on a GPU must survive
-
-
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 @pytest.mark.parametrize("model", MODELS)
 def test_the_records_hold_what_the_documents_claim(model, mode):
@@ -150,30 +144,9 @@ def flux():
     return build("flux", torch.device("cpu"), tiny=True)
 
 
-# --- the parts
-
-
 @pytest.mark.parametrize("name", ["sd35", "qwen", "wan22"])
 def test_other_models_make_finite_latents(name):
     built, device = build(name, torch.device("cpu"), tiny=True), torch.device("cpu")
     assert len(probe(built, Clock(device), 4, evaluations=2).times) == 5
     assert timed_run(built, Clock(device), 4).is_finite
     assert len(built.last_blocks) == MODELS[name].experts
-
-
-def test_records_survive_a_cut_off_line_and_failures_are_tried_again(tmp_path):
-    path = tmp_path / "r.jsonl"
-    records = Records(path)
-    good, bad = {"model": "flux", "what": "run"}, {"model": "wan", "what": "run", "error": "x"}
-    records.add(good)
-    records.add(bad)
-    with path.open("a") as file:
-        file.write('{"model": "fl')
-    again = Records(path)
-    assert again.has(good)
-    assert not again.has({"model": "wan", "what": "run"})
-    again.add({"model": "wan", "what": "fit"})
-    assert [record["what"] for record in read(path)] == ["run", "run", "fit"]
-    path.write_text('{"broken\n' + json.dumps(good) + "\n")
-    with pytest.raises(SystemExit, match="line 1: no record"):
-        read(path)

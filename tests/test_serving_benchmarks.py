@@ -1,106 +1,15 @@
-"""benchmarks/serving: the simulation against exact answers and a run of the batcher."""
+"""benchmarks/serving: its commands in small, and its pages as its records say."""
 
 import json
-import time
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from benchmarks.fullsize.records import read
 from benchmarks.serving import __main__ as command
 from benchmarks.serving import measure, tables, throughput
-from benchmarks.serving.simulation import Machine, Policy, simulate
-from hypothesis import given
-from hypothesis import strategies as st
-from tests.tiny import PIPELINES
-
-from tacache import Plan, instant_plan
-from tacache.serving import Batcher
-from tacache.serving.costs import BatchTimes
 
 ROOT = Path(__file__).parents[1]
-CONTINUOUS = Policy("continuous", (10,), max_rows=4, max_active=8)
-WHOLE = replace(CONTINUOUS, is_whole=True)
-WITHIN = 0.3  # the simulation's tolerance: a real run on a busy processor
-
-
-def machine(seconds: dict[int, float], **changes: Any) -> Machine:
-    times = BatchTimes()
-    for rows, taken in seconds.items():
-        times.add(rows, taken)
-    return replace(Machine("made up", times, passes=1, decode=0.0), **changes)
-
-
-def latencies(requests: Any) -> list[float]:
-    return [one.ended - one.arrived for one in requests]
-
-
-@pytest.mark.slow
-@given(
-    st.lists(st.floats(0, 30), min_size=1, max_size=30),
-    st.integers(1, 3),
-    st.booleans(),
-)
-def test_nobody_is_lost_and_all_calls_are_made(arrivals, gpus, is_whole):
-    policy = WHOLE if is_whole else CONTINUOUS
-    served = machine({1: 1.0, 4: 2.0}, passes=2)
-    requests, found = simulate(served, policy, sorted(arrivals), gpus)
-    assert len(requests) == len(arrivals)
-    assert all(one.left == 0 and one.ended < np.inf for one in requests)
-    assert sum(gpu.rows for gpu in found) == 20 * len(arrivals)
-    assert min(latencies(requests)) >= served.alone(10) - 1e-6
-
-
-def sleeping(pipe: Any) -> Machine:
-    """Make the denoiser take a known time, which grows with its rows."""
-
-    def sleep(module: Any, args: Any, kwargs: Any) -> None:
-        time.sleep(seconds[len(kwargs["hidden_states"])])
-
-    seconds = {rows: 0.2 + 0.03 * rows for rows in range(1, 5)}
-    pipe.transformer.register_forward_pre_hook(sleep, with_kwargs=True)
-    return machine(seconds)
-
-
-@pytest.mark.slow
-def test_the_simulation_predicts_a_run_of_the_batcher():
-    """The denoiser sleeps, so that a busy machine does not change its time."""
-    tiny = PIPELINES["flux"]
-    pipe = tiny.build()
-    served = sleeping(pipe)
-    steps, budgets, arrivals = 12, [4, 6, 9, 4, 6], [0.0, 0.2, 0.3, 0.8, 1.0]
-    call = tiny.call() | {"num_inference_steps": steps, "output_type": "latent"}
-    plans = plans_of(pipe, call, budgets)
-    ends: dict[int, float] = {}
-    # The simulation knows no threads: here they have time to come back before the next batch.
-    with Batcher(pipe, max_rows=4, max_active=8, max_wait_s=0.3) as batcher:
-        for _ in range(2):  # once for trying whether requests join, and once for the time between
-            start = time.perf_counter()
-            for request in [batcher.submit(plan=plans[4], **call) for _ in range(2)]:
-                request.result()
-        between = (time.perf_counter() - start) / 4 - served.batch(2)
-        start = time.perf_counter()
-        for number, budget in enumerate(budgets):
-            time.sleep(max(0.0, start + arrivals[number] - time.perf_counter()))
-            request = batcher.submit(plan=plans[budget], **call)
-            request.when_done(lambda _, n=number: ends.update({n: time.perf_counter() - start}))
-        batcher.close()
-    served = replace(served, gap=between)
-    predicted, _ = simulate(served, CONTINUOUS, arrivals, budgets=budgets)
-    real = [ends[n] - arrivals[n] for n in range(len(budgets))]
-    assert np.median(real) == pytest.approx(np.median(latencies(predicted)), rel=WITHIN)
-    assert max(ends.values()) == pytest.approx(max(one.ended for one in predicted), rel=WITHIN)
-
-
-def plans_of(pipe: Any, call: dict[str, Any], budgets: list[int]) -> dict[int, Plan]:
-    from tacache.diffusers import drive
-
-    with drive(pipe, **call) as run:
-        times = run.times
-    return {budget: instant_plan(times, budget) for budget in budgets}
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from training.emoji import Thing
 from training.scenes import Background
 from training.video import emoji
 from training.video.config import FRAMES
-from training.video.scenes import Clip, sample_clips
 
 THINGS = [
     Thing("1", "disc", "discs", "shape", {"round plate": "round plates"}, ("red",), recolour=True),
@@ -38,10 +37,6 @@ def animation() -> np.ndarray:
     for n in range(FRAMES):
         frames[n, 3 * n : 3 * n + 10] = (90, 90, 90, 255)
     return frames
-
-
-def clips_of(kind: str | None, count: int = 150, seed: int = 1) -> list[Clip]:
-    return sample_clips(count, seed, THINGS, ANIMATED, kind)
 
 
 def run_main(module, *arguments: object) -> None:

@@ -8,14 +8,7 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("fastapi")
 
-from tests.serving.support import (
-    CALL,
-    GENERATIONS,
-    drawn,
-    on_ray,
-    same_picture,
-    until,
-)
+from tests.serving.support import CALL, GENERATIONS, drawn, on_ray, same_picture, until
 
 from tacache.instant import instant_plan
 from tacache.serving.probe import signature_of

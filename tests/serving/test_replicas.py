@@ -9,14 +9,7 @@ import pytest
 pytest.importorskip("ray")
 pytest.importorskip("fastapi")
 
-from tests.serving.support import (
-    CALL,
-    GENERATIONS,
-    drawn,
-    on_ray,
-    same_picture,
-    until,
-)
+from tests.serving.support import CALL, GENERATIONS, drawn, on_ray, same_picture, until
 
 from tacache.errors import HostError
 from tacache.instant import instant_plan

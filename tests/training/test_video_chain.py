@@ -1,12 +1,11 @@
 """The scripts that run the whole training of the video model, with stand-ins for its stages."""
 
-import json
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
-from training.video import card, config
+from training.video import card
 
 pytestmark = pytest.mark.slow
 
@@ -46,35 +45,3 @@ def test_the_chain_runs_every_stage_once(tmp_path):
     assert len(called(calls, ".flow", "--rehearse")) == 1
     assert called(calls, ".autoencoder", "--until")
     assert called(calls, ".flow", "--until", "--rate 1e-3")
-
-
-def test_the_card_adds_up_what_runs_came_to(tmp_path):
-    line = {"step": 10, "seconds": 60.0, "samples": 640, "clips": 5, "loss": 0.5}
-    (tmp_path / "flow.jsonl").write_text(json.dumps(line) + "\n")
-    (tmp_path / "autoencoder.json").write_text('{"psnr": 30.0}')
-    (tmp_path / "autoencoder.jsonl").write_text('{"step": 7}\n')
-    (tmp_path / "stamps").write_text("0 start\n120 flow\n")
-    first = card.measured(tmp_path)
-    assert first == {
-        "psnr": 30.0,
-        "autoencoder_steps": 7,
-        "clips": 5,
-        "flow_steps": 10,
-        "flow_seconds": 60.0,
-        "samples": 640,
-        "loss": 0.5,
-        "seconds": 120.0,
-    }
-    (tmp_path / config.EARLIER).write_text(json.dumps(first))
-    for name in ("autoencoder.json", "autoencoder.jsonl"):
-        (tmp_path / name).unlink()
-    (tmp_path / "flow.jsonl").write_text(json.dumps({**line, "loss": 0.25}) + "\n")
-    both = card.measured(tmp_path)
-    assert (both["psnr"], both["autoencoder_steps"], both["loss"]) == (30.0, 7, 0.25)
-    assert (both["flow_steps"], both["seconds"]) == (20, 240.0)
-    assert card.worded(both)["flow_minutes"] == "2.0"
-    (tmp_path / "autoencoder.jsonl").write_text('{"step": 4}\n')
-    assert card.measured(tmp_path)["autoencoder_steps"] == 7  # its training was not finished
-    (tmp_path / "autoencoder.json").write_text('{"psnr": 31.0}')
-    further = card.measured(tmp_path)
-    assert (further["psnr"], further["autoencoder_steps"]) == (31.0, 11)

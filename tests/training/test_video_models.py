@@ -1,25 +1,14 @@
 """Text, autoencoder, flow and export of the video model, at sizes a test can afford."""
 
 import json
-import random
 import stat
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from tests.video_support import THINGS, animation, clips_of, pictures, run_main
-from training.video import (
-    autoencoder,
-    config,
-    corpus,
-    emoji,
-    export,
-    flow,
-    prompts,
-    text,
-)
-from training.video.captions import caption
+from tests.video_support import THINGS, animation, pictures, run_main
+from training.video import autoencoder, config, contact, corpus, emoji, export, flow, prompts
 from training.video.config import FRAMES, SIZE, TOKENS
 
 from tacache import models
@@ -27,17 +16,6 @@ from tacache.prompts import read_prompts
 from tacache_lab.demo.demo_request import VIDEO_CALIBRATION, VIDEO_PROMPTS
 
 pytestmark = pytest.mark.slow
-
-# --- text
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    rng = random.Random(0)
-    return text.make_tokenizer([caption(c, rng, THINGS) for c in clips_of(None, 600)], pieces=300)
-
-
-# --- training
 
 SMALL_AUTOENCODER = {"base_dim": 4, "decoder_base_dim": 4, "dim_mult": [1, 1, 1]}
 SMALL_TEXT = {"d_kv": 8, "num_heads": 2, "d_ff": 16, "num_layers": 1}
@@ -61,9 +39,6 @@ def small():
             for name, value in smaller.items():
                 patch.setitem(settings, name, value)
         yield
-
-
-# --- what keeps a run from being lost
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +78,16 @@ def test_the_corpus_holds_clips_with_the_tokens_of_their_captions(trained):
     assert any(name in said for thing in THINGS for name, _ in thing.names)
 
 
+def test_the_data_can_be_looked_at(trained, tmp_path, monkeypatch):
+    for module in (contact, corpus):
+        monkeypatch.setattr(module, "load_vocabulary", lambda: THINGS)
+    data = ["--pictures", trained / "emoji.npz", "--animations", trained / "animations.npz"]
+    run_main(contact, "--kind", "animated", "--count", 3, *data, "-o", tmp_path / "a.b")
+    with Image.open(tmp_path / "a.b.gif") as moving:
+        assert moving.n_frames == FRAMES
+    assert (tmp_path / "a.b.png").is_file()
+
+
 def test_the_export_is_a_pipeline_that_makes_clips(trained):
     from diffusers import UniPCMultistepScheduler, WanPipeline
 
@@ -131,9 +116,6 @@ def test_the_card_and_the_sheet_are_written(trained):
     assert (trained / "sheet-guidance-2.5.gif").is_file()
     with Image.open(trained / "sheet.png") as frames:
         assert frames.width > 6 * SIZE
-
-
-# --- prompts
 
 
 def test_the_command_writes_the_committed_prompts(tmp_path):
