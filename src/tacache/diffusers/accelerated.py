@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from tacache.diffusers.applying import plain_scheduler, put_each
+from tacache.diffusers.applying import plain_scheduler, put_each, run_grids
 from tacache.diffusers.calls import (
     RunningCall,
     can_start_midway,
@@ -33,9 +33,8 @@ from tacache.diffusers.fingerprint import (
     warn_of_guidance,
     warn_of_solver,
 )
-from tacache.diffusers.grids import Times
 from tacache.diffusers.hooks import ShownTimesteps, hooked_like, like
-from tacache.diffusers.joint import SUFFIX, further_schedulers, latent_names, plan_of_latent
+from tacache.diffusers.joint import plan_of_latent
 from tacache.diffusers.kept_calls import RunningSource
 from tacache.diffusers.plan_run import CALLED_AGAIN, PlanRun, fit_to_run, own_plan, with_parts
 from tacache.diffusers.schedulers import PlanSchedulerMixin, parent_class
@@ -223,14 +222,14 @@ class AcceleratedSchedulerMixin(PlanSchedulerMixin):
         times = run_times(self)
         start = _start_of(call, len(times) - 1)
         breaks = run_breaks(call.pipeline, call.arguments)
-        origin = running_origin(call.pipeline, plain_scheduler(call.pipeline), call.arguments)
-        first, latents = self._grids(call, times)
+        own = plain_scheduler(call.pipeline)
+        origin = running_origin(call.pipeline, own, call.arguments)
+        first, latents = run_grids(call, own, self._preparing, times)
         cut = {name: grid[start:] for name, grid in latents.items()}
         run = RunSignature(origin, first[start:], breaks, len(first) - 1, cut)
         self._check(chooser, call, run)
         chosen = chooser.choose(run, RunningSource(call))
-        own = getattr(call.pipeline, "scheduler", None)
-        if own is self:
+        if getattr(call.pipeline, "scheduler", None) is self:
             self._record, self._setting = chosen.record, run
         if chosen.plan is None:
             return
@@ -247,29 +246,6 @@ class AcceleratedSchedulerMixin(PlanSchedulerMixin):
         about = replace(call, arguments={})  # what is kept until the pipeline cuts holds no states
         begin = functools.partial(self._begin_midway, plan, start, about)
         self.timesteps = CutTimesteps.of(self.timesteps, start=start, begin=begin)
-
-    def _grids(self, call: RunningCall, times: Times) -> tuple[Times, dict[str, Times]]:
-        """Return the grid of the first latent and those of further ones, as this run was prepared.
-
-        A loop prepares all of them alike, one after the other, and each must choose the same plan.
-        """
-        names, asked = latent_names(call.pipeline), self._preparing
-        if not names or not isinstance(asked, functools.partial):
-            return times, {}
-        own = plain_scheduler(call.pipeline)
-        further = further_schedulers(call.pipeline)
-        plain = {
-            n: plain_scheduler(call.pipeline, n + SUFFIX) if n in further else own for n in names
-        }
-
-        def grid(name: str | None, plain: Any) -> Times:
-            if name == call.latent:
-                return times
-            twin = like(plain, plain.__class__)
-            twin.set_timesteps(*asked.args[1:], **asked.keywords)
-            return run_times(twin)
-
-        return grid(None, own), {name: grid(name, part) for name, part in plain.items()}
 
     @staticmethod
     def _check(chooser: Chooser, call: RunningCall, run: RunSignature) -> None:

@@ -1,5 +1,6 @@
 """Putting a plan into a pipeline, and taking it out again."""
 
+import functools
 import json
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -9,20 +10,22 @@ from typing import Any
 
 from diffusers import ModularPipeline
 
-from tacache.diffusers.calls import as_number, can_start_midway, logger
+from tacache.diffusers.calls import RunningCall, as_number, can_start_midway, logger
 from tacache.diffusers.checks import ApplyOptions
 from tacache.diffusers.fingerprint import check_host, warn_of_solver
 from tacache.diffusers.hooks import copy_shift, like
-from tacache.diffusers.joint import scheduler_names
+from tacache.diffusers.joint import SUFFIX, further_schedulers, latent_names, scheduler_names
 from tacache.diffusers.schedulers import (
     CONFIG_FIELDS,
     PlanSchedulerMixin,
     parent_class,
     plan_scheduler,
 )
-from tacache.diffusers.stepping import check_flow_scheduler
+from tacache.diffusers.stepping import check_flow_scheduler, run_times
 from tacache.errors import HostError
 from tacache.plan import Plan, as_plan
+
+Times = tuple[float, ...]
 
 # A word in the name of a pipeline's class, or of a class it is derived from, and the reason.
 REFUSED_PIPELINES = {
@@ -213,3 +216,28 @@ def plain_scheduler(pipe: Any, attribute: str = "scheduler") -> Any:
         return original
     check_flow_scheduler(scheduler)
     return scheduler
+
+
+def run_grids(
+    call: RunningCall, own: Any, prepare: Any, times: Times
+) -> tuple[Times, dict[str, Times]]:
+    """Return the grid of the first latent and those of further ones, as a run is prepared.
+
+    `times` is that of the latent which is being prepared, by `prepare`, and `own` the pipeline's
+    plain scheduler. A loop prepares all of them alike, one after the other, and each must choose
+    the same plan.
+    """
+    names = latent_names(call.pipeline)
+    if not names or not isinstance(prepare, functools.partial):
+        return times, {}
+    further = further_schedulers(call.pipeline)
+    plain = {n: plain_scheduler(call.pipeline, n + SUFFIX) if n in further else own for n in names}
+
+    def grid(name: str | None, plain: Any) -> Times:
+        if name == call.latent:
+            return times
+        twin = like(plain, plain.__class__)
+        twin.set_timesteps(*prepare.args[1:], **prepare.keywords)
+        return run_times(twin)
+
+    return grid(None, own), {name: grid(name, part) for name, part in plain.items()}

@@ -51,7 +51,7 @@ class Budgets:
 
     def stored(self, run: RunSignature) -> list[Offer]:
         """Return the fitted plans that are stored for such a run, the smallest budget first."""
-        stored = self.store.fitted_for(run.origin, run.times, run.breaks)
+        stored = self.store.fitted_for(run.origin, run.times, run.breaks, run.latents)
         budgets = {one.plan.evaluations for one in stored}
         return [self.offer(run, budget) for budget in sorted(budgets)]
 
@@ -60,10 +60,10 @@ class Budgets:
         evaluations = max(evaluations, run.parts)
         if evaluations >= run.steps:
             return Offer(run.steps)
-        found = self.store.find(run.origin, run.times, evaluations, run.breaks)
+        found = self.store.find(run.origin, run.times, evaluations, run.breaks, run.latents)
         if found is not None:
             return Offer(evaluations, found.plan)
-        plan = instant_plan(run.times, evaluations, breaks=run.breaks)
+        plan = instant_plan(run.times, evaluations, breaks=run.breaks, latents=run.latents)
         return Offer(evaluations, plan.model_copy(update={"origin": run.origin}))
 
     def offers(self, run: RunSignature, wanted: RequestBody) -> list[Offer]:

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from tacache.diffusers.applying import plain_scheduler
+from tacache.diffusers.applying import plain_scheduler, run_grids
 from tacache.diffusers.calls import check_call_names, run_arguments, run_breaks, running_call
 from tacache.diffusers.fingerprint import running_origin
 from tacache.diffusers.hooks import SchedulerHooks, hooked_like
@@ -54,4 +54,5 @@ class _LookingHooks(SchedulerHooks):
             return  # a pipeline that prepares no run yet
         origin = running_origin(call.pipeline, self.plain, call.arguments)
         breaks = run_breaks(call.pipeline, call.arguments)
-        raise _Known(RunSignature(origin, times, breaks, len(times) - 1))
+        first, latents = run_grids(call, self.plain, prepare, times)
+        raise _Known(RunSignature(origin, first, breaks, len(first) - 1, latents))

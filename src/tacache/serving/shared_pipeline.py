@@ -15,7 +15,7 @@ import torch
 
 from tacache.diffusers.applying import apply, plain_scheduler
 from tacache.diffusers.calls import midway_strength
-from tacache.diffusers.joint import further_schedulers
+from tacache.diffusers.joint import scheduler_names
 from tacache.errors import HostError
 from tacache.plan import Plan
 from tacache.serving.engine import Engine
@@ -56,7 +56,8 @@ class SharedPipeline:
     def following(self, plan: Plan | None, call: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return a copy with a scheduler of its own that carries the plan, and the call to make."""
         copied = copy.copy(self.pipe)
-        copied.__dict__["scheduler"] = copy.deepcopy(plain_scheduler(self.pipe))
+        for name in scheduler_names(self.pipe):
+            copied.__dict__[name] = copy.deepcopy(plain_scheduler(self.pipe, name))
         copied._progress_bar_config = {"disable": True}
         call = self._with_generator(call)
         if plan is None:
@@ -166,11 +167,6 @@ def check_shareable(pipe: Any) -> None:
     """Refuse a pipeline whose parts cannot be shared by several calls."""
     plain_scheduler(pipe)
     name = type(pipe).__name__
-    if further := further_schedulers(pipe):
-        raise HostError(
-            f"{name} has a scheduler for {', '.join(further)} beside its own, which several "
-            "requests would share: make its calls one at a time"
-        )
     for part_name, part in pipe.components.items():
         if getattr(part, "_hf_hook", None) is not None:
             raise HostError(
