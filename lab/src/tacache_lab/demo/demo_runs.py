@@ -1,9 +1,11 @@
 """A demo's parts: the same prompts by an embedded model at one number of steps after another."""
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tacache import models
 from tacache.cli.printing import tell
@@ -33,17 +35,21 @@ def draw(
     calibrate: bool,
     progress: bool,
 ) -> ModelDemo:
-    """Run the embedded models, and write record, strip, table and page beside their pictures."""
-    first, *others = (
-        draw_run(
-            run,
-            request._replace(part=f"{run.model}-{run.steps}" if n else ""),
-            out,
-            calibrate=calibrate,
-            progress=progress,
-        )
-        for n, run in enumerate(runs)
-    )
+    """Run the embedded models, and write record, strip, table and page beside their pictures.
+
+    Parts run side by side, each on one core. The first takes longest, and shows its progress.
+    """
+    requests = [
+        request._replace(part=f"{run.model}-{run.steps}" if n else "") for n, run in enumerate(runs)
+    ]
+    pipes = [load(run.model, progress=progress) for run in runs]
+    shown = [progress, *[False] * len(runs)]
+    with (
+        models.steady_threads(pipes[0]),
+        ThreadPoolExecutor(min(len(runs), os.cpu_count() or 1)) as pool,
+    ):
+        draw_one = partial(draw_run, out=out, calibrate=calibrate)
+        first, *others = pool.map(draw_one, runs, pipes, requests, shown)
     result = first.model_copy(update={"others": tuple(others)})
     if progress:
         tell(f"Writing {out / 'index.html'} ...")
@@ -51,16 +57,21 @@ def draw(
     return result
 
 
+def load(model: str, *, progress: bool) -> Any:
+    """Load an embedded model, one pipeline for each part, since a pipeline runs one call."""
+    if progress:
+        tell(f"Loading {model} ...")
+    pipe = models.load(model)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
 def draw_run(
-    run: DemoRun, request: DemoRequest, out: Path, *, calibrate: bool, progress: bool
+    run: DemoRun, pipe: Any, request: DemoRequest, progress: bool, *, out: Path, calibrate: bool
 ) -> ModelDemo:
     """Run one model at one number of steps, and write its pictures."""
-    if progress:
-        tell(f"Loading {run.model} ...")
     shipped = models.embedded(run.model)
     profile = Profile.load(shipped.profile) if shipped.profile.is_file() and not calibrate else None
-    pipe = models.load(run.model)
-    pipe.set_progress_bar_config(disable=True)
     planned = partial(plans_for, shipped, budgets=run.budgets)
     call = {**models.default_call(run.model), "num_inference_steps": run.steps}
     request = request._replace(call=call, plain=run.budgets)

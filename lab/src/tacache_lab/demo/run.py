@@ -166,8 +166,8 @@ def _draw(pipe: Any, prompt: str, request: DemoRequest) -> DemoDrawing:
     from tacache.diffusers.calls import run_arguments
 
     arguments = run_arguments([Sample(prompt, request.seed)], request.call)
-    # on the CPU the time of this process: others that are busy would slow one way or another
-    clock = time.process_time if pipe.device.type == "cpu" else time.perf_counter
+    # on the CPU the time of this thread, since others that are busy would slow some ways
+    clock = time.thread_time if pipe.device.type == "cpu" else time.perf_counter
     started = clock()
     images = pipe(**arguments, output_type="pt", return_dict=False)[0]
     pixels = images[0].float().cpu()  # waits for the device
