@@ -477,7 +477,7 @@ def test_nearness_to_the_flow_takes_an_instant_plan_with_times_of_its_own(comfy,
     said, found = near(comfy, caplog, model, sigmas, like_steps=16)
     plan = instant_plan(sigmas.tolist(), LIKE_STEPS[16], target="flow")
     assert evaluated(model) == [round(t, 4) for t in plan.times[:-1]]
-    assert "this model was not measured" in said
+    assert "that was not measured" in said
     assert "TACache Fit makes a better one" in said
     chosen = custom_sample(comfy, comfy.model(flow(), net=Weighed), sampler(comfy, plan), sigmas)
     assert torch.equal(found, chosen)

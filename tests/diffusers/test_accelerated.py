@@ -217,9 +217,9 @@ def test_beside_a_cache_of_diffusers_runs_stay_full(flux, caplog):
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("flux", "accelerate(..., learn=8) or fit_plan"), ("flux-img2img", "known; fit_plan"),
-     ("ltx2", "accelerate(..., learn=8) or fit_plan"),
-     ("modular-flux", "accelerate(..., learn=8) or fit_plan")],
+    [("flux", "known; learn=8 (--learn 8) or fit_plan"), ("flux-img2img", "known; fit_plan"),
+     ("ltx2", "known; learn=8 (--learn 8) or fit_plan"),
+     ("modular-flux", "known; learn=8 (--learn 8) or fit_plan")],
 )  # fmt: skip
 def test_the_advice_is_what_is_possible(name, expected, caplog):
     tiny = PIPELINES[name]
@@ -367,7 +367,7 @@ def test_nearness_to_the_flow_costs_what_the_table_says(name, caplog):
     assert len(calls) == few * tiny.calls_per_step
     plan = pipe.scheduler.run_plan
     assert (plan.rule, plan.evaluations, plan.has_own_times) == ("linear", few, True)
-    assert "this model was not measured" in caplog.text
+    assert "that was not measured" in caplog.text
     remove(pipe)
     with applied(pipe, plan):
         assert torch.equal(found, drawn(tiny, pipe, num_inference_steps=50))

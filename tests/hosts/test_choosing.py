@@ -27,10 +27,6 @@ class NoSource:
         """Say so."""
         return "it is a test"
 
-    def advice(self, learns):
-        """Nothing better is known."""
-        return "nothing makes a better one"
-
     def call_of(self, row, rows):
         """Nobody asks."""
         raise AssertionError
@@ -147,7 +143,7 @@ def test_a_stored_plan_is_chosen_by_its_certificate(caplog):
     choosing = chooser(min_psnr=35)
     plans = [stored_plan(choosing, k, psnr=p) for k, p in ((5, 30.0), (7, 36.0), (9, 40.0))]
     assert choosing.choose(RUN, NoSource()) == (plans[1], None)
-    assert caplog.text.count("7 evaluations of 20 steps, 36.0 dB PSNR") == 1
+    assert caplog.text.count("7 evaluations of 20 steps; its certificate has 36.0 dB PSNR") == 1
     assert chooser(min_psnr=39).choose(RUN, NoSource()).plan == plans[2]
 
 
@@ -157,7 +153,7 @@ def test_nearness_to_the_flow_takes_an_instant_plan_that_is_said_to_be_unmeasure
         plan = choosing.choose(RUN, NoSource()).plan
     assert (plan.rule, plan.evaluations) == ("linear", LIKE_STEPS[12])
     assert plan.has_own_times
-    assert caplog.text.count("this model was not measured") == 1
+    assert caplog.text.count("that was not measured") == 1
 
 
 def test_a_run_that_starts_midway_is_asked_for_its_share():
@@ -171,7 +167,7 @@ def test_where_nothing_is_known_to_reach_it_the_full_run_and_a_sentence(options,
     for _ in range(2):
         assert choosing.choose(RUN, NoSource()) == (None, None)
     assert caplog.text.count("makes all of its 20 steps") == 1
-    assert caplog.text.count("nothing makes a better one") == 1
+    assert caplog.text.count("; fit_plan (tacache fit)") == 1
 
 
 def test_what_was_fitted_for_in_vain_is_not_learned_again(caplog):

@@ -107,7 +107,7 @@ def test_nearness_to_the_flow_takes_an_instant_plan_by_the_table(empty, caplog):
     found = choice(empty, like_steps=16)
     assert found.plan.has_own_times
     assert found.evaluations == LIKE_STEPS[16]
-    assert "this model was not measured" in caplog.text
+    assert "that was not measured" in caplog.text
 
 
 def test_the_table_is_not_believed_where_fits_on_this_model_miss_it(empty):

@@ -96,7 +96,7 @@ def test_a_quality_that_no_plan_promises_is_the_full_run_or_an_instant_plan(mode
     instant = choose_quality(Known(longer, Shelf(longer, store)), QualityGoal(like_steps=28))
     assert (instant.plan.rule, instant.plan.evaluations) == ("linear", like_evaluations(28))
     assert instant.plan.grid == longer.times
-    assert "this model was not measured" in instant.sentence
+    assert "that was not measured" in instant.sentence
     assert choose_quality(known, QualityGoal(like_steps=90)).plan.is_full
 
 

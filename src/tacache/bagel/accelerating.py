@@ -143,11 +143,6 @@ class InferencerSource:
             return "it thinks first, and would think something else the next time"
         return None
 
-    def advice(self, learns: bool) -> str:
-        """Return what makes a better plan than an instant one for calls like this one."""
-        fitting = "fit_plan (`tacache fit`) fits one to this model"
-        return fitting if learns or self.refusal() else f"accelerate(..., learn=8) or {fitting}"
-
     def call_of(self, row: int, rows: int) -> dict[str, Any]:
         """Return the prompt, and the plain arguments of the inferencer."""
         (text,) = self._arguments["input_lists"]

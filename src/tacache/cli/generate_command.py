@@ -52,16 +52,16 @@ class PromptOptions:
     number: Annotated[int, typer.Option("-n", min=1, help="Outputs for each prompt.")] = 1
     seed: FirstSeed = 0
 
-    def texts(self, model: str, given: list[str] | None) -> list[str]:
+    def texts(self, model: str, given: list[str]) -> list[str]:
         """Return the given prompts, then those of a file or a set."""
         if not given and self.prompts is None:
             raise TACacheError(
-                'give a prompt, such as --prompt "a red apple", or many: --prompts FILE'
+                'give a prompt, such as "a red apple", or many: --prompts FILE'
                 + (", or --prompts test for those of this model" if model in shipped() else "")
             )
         source = self.prompts
         several = read_prompts(named_models.prompts_of(model, source)) if source else []
-        return [*(given or []), *several][: self.count]
+        return [*given, *several][: self.count]
 
     def jobs(self, texts: Sequence[str]) -> list[tuple[int, str, int]]:
         """Return the number, the prompt and the seed of every output."""
@@ -131,10 +131,14 @@ Speedup = Annotated[
 
 def generate(
     model: Model,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="prompt", help='What to draw, such as "a red fox".'),
+    ] = None,
     *,
     speedup: Speedup = None,
     prompt: Annotated[
-        list[str] | None, typer.Option(help='A prompt, such as "a red fox"; may be repeated.')
+        list[str] | None, typer.Option(help="Another way to give a prompt; may be repeated.")
     ] = None,
     plan: Annotated[
         str | None,
@@ -164,7 +168,7 @@ def generate(
 
     [bold]Examples[/bold]
 
-    tacache generate tiny-flux --speedup 4 --prompt "a red apple"
+    tacache generate tiny-flux "a red apple" --speedup 4
 
     tacache generate black-forest-labs/FLUX.1-dev --speedup 4 --learn 8 --prompts mine.txt
 
@@ -176,17 +180,17 @@ def generate(
 
     tacache generate black-forest-labs/FLUX.1-dev --speedup 4 --prompts mine.txt --ray
     """
-    loading, texts = load.checked(model), drawn.texts(model, prompt)
+    loading, prompts = load.checked(model), drawn.texts(model, [*(texts or []), *(prompt or [])])
     spread.check(out, compare, faster.learn)
     followed = None if plan is None else named_plan(plan)
     arguments = named_models.call_arguments(model, call, followed)
     options = faster.options(speedup, plan, named_models.known_steps(model, arguments), quality)
-    request, jobs = Request(followed, arguments, compare, *clips.kind(model)), drawn.jobs(texts)
+    request, jobs = Request(followed, arguments, compare, *clips.kind(model)), drawn.jobs(prompts)
     if spread.ray:
         outputs = maker(spread, model, loading, options, request, out, jobs)
         return _generate_all(*outputs, as_json)
     host = _loaded(model, loading, options, request, as_json)
-    warming = texts[0] if compare else None
+    warming = prompts[0] if compare else None
     with named_models.threads(model, host):
         _generate_all(named_models.generator(host, request, out, warming=warming), jobs, as_json)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -44,7 +46,7 @@ def plans(
     """
     store = PlanStore()
     listed = [*([] if shipped else store.plans()), *store.shipped_plans()]
-    listed.sort(key=lambda stored: (stored.plan.evaluations, stored.plan.full_steps, stored.name))
+    listed.sort(key=_place)
     if as_json:
         facts = [_facts(stored, store) for stored in listed]
         return print_json({"folder": str(store.folder), "plans": facts})
@@ -123,9 +125,15 @@ def table(listed: Sequence[Stored], store: PlanStore) -> Table:
         view.add_column(head, no_wrap=True)
     for stored in listed:
         about = printable(_about(stored.plan, store.ships(stored)))
-        lines = Text(printable(stored.name)).append(f"\n  {about}", style="dim")
-        view.add_row(lines, *_measured(stored.plan))
+        indented = Padding(Text(about, style="dim"), (0, 0, 0, 2))
+        view.add_row(Group(Text(printable(stored.name)), indented), *_measured(stored.plan))
     return view
+
+
+def _place(stored: Stored) -> tuple[str, int, str, int, str]:
+    """Return where a plan stands in the list: by model, steps and target, then by evaluations."""
+    plan = stored.plan
+    return (_model(plan), plan.full_steps, target_of(plan), plan.evaluations, stored.name)
 
 
 def _measured(plan: Plan) -> list[str]:
@@ -138,12 +146,18 @@ def _measured(plan: Plan) -> list[str]:
 
 def _about(plan: Plan, ships: bool) -> str:
     """Return what a plan is for, the Euler steps that it is as near as, whether it ships."""
-    model = Path(plan.origin.model or plan.origin.pipeline or plan.origin.kind).name
     known = plan.certificate
     steps = None if known is None else known.equivalent_steps
     near = "" if steps is None else f"equivalent to {steps:.0f} steps"
     source = "shipped" if ships else ""
-    return ", ".join(part for part in (source, plan.rule, model, _made_for(plan), near) if part)
+    return ", ".join(
+        part for part in (source, plan.rule, _model(plan), _made_for(plan), near) if part
+    )
+
+
+def _model(plan: Plan) -> str:
+    """Return the name of the model that a plan was made for."""
+    return Path(plan.origin.model or plan.origin.pipeline or plan.origin.kind).name
 
 
 def _made_for(plan: Plan) -> str:

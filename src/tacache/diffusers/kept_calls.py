@@ -77,11 +77,6 @@ class RunningSource:
                 return f"its {name} ({type(value).__name__}) cannot be kept for later"
         return None
 
-    def advice(self, learns: bool) -> str:
-        """Return what makes a better plan than an instant one for calls like this one."""
-        fitting = "fit_plan (`tacache fit`) fits one to this model"
-        return fitting if learns or self.refusal() else f"accelerate(..., learn=8) or {fitting}"
-
     def call_of(self, row: int, rows: int) -> dict[str, Any]:
         """Return the arguments of one sample of the batch."""
         call = {

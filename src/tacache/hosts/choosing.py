@@ -44,9 +44,6 @@ class Source(Protocol):
     def refusal(self) -> str | None:
         """Return why calls like this one cannot be kept and made again; None where they can."""
 
-    def advice(self, learns: bool) -> str:
-        """Return what makes a better plan than an instant one for calls like this, in a clause."""
-
     def call_of(self, row: int, rows: int) -> dict[str, Any]:
         """Return the arguments that make one sample of this call's batch by itself."""
 
@@ -145,7 +142,7 @@ class Chooser:
         self._let_go(key)
         self.say(
             (key, budget, stored.name),
-            "the %s plan %s is followed: %s, by its certificate: not measured here",
+            "the %s plan %s is followed: %s",
             "shipped" if self.store.ships(stored) else "stored", stored.name, known_of(stored.plan),
         )  # fmt: skip
         if self.options.learn:
@@ -161,7 +158,7 @@ class Chooser:
         self, run: RunSignature, key: str, budget: Budget, source: Source
     ) -> Plan | None:
         """Return an instant plan; None where a quality is asked for that none is known to have."""
-        advice = source.advice(bool(self.options.learn))
+        advice = advice_for(source, bool(self.options.learn))
         if not isinstance(budget, QualityGoal):
             plan = instant_plan(run.times, budget, breaks=run.breaks, latents=run.latents)
             plan = plan.model_copy(update={"origin": run.origin})
@@ -331,14 +328,23 @@ def _named(budget: Budget) -> str:
     return f"with {counted(budget, 'evaluation')}"
 
 
+def advice_for(source: Source, learns: bool) -> str:
+    """Return what makes a better plan than an instant one for calls like this, in a clause."""
+    fitting = "fit_plan (tacache fit) makes a plan for this model"
+    return fitting if learns or source.refusal() else f"learn=8 (--learn 8) or {fitting}"
+
+
 def known_of(plan: Plan) -> str:
     """Return what is known of a stored plan's fidelity, in words."""
     known = plan.certificate
     budget = f"{counted(plan.evaluations, 'evaluation')} of {plan.full_steps} steps"
     if known is None:
-        return f"{budget}, and its fidelity was not measured"
+        return f"{budget}; its fidelity was not measured"
     tail = "" if known.p5_psnr is None else f" (5th percentile {known.p5_psnr:.1f})"
     near = [] if known.psnr is None else [f"{known.psnr:.1f} dB PSNR{tail}"]
     near.append(f"{known.drift:.2g} of drift in the latents")
-    held = [f"{known.held_out} held out", known.nearness(plan.evaluations)]
-    return f"{budget}, {' and '.join(near)} from the full run ({'; '.join(filter(None, held))})"
+    said = f"{budget}; its certificate has {' and '.join(near)} to the full run"
+    held = f"{said}, over {counted(known.held_out, 'held-out sample')}"
+    if known.equivalent_steps is None:
+        return held
+    return f"{held}, and it is as near to the flow as {known.equivalent_steps:.0f} Euler steps"

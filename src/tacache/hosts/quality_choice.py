@@ -92,10 +92,10 @@ def makes_clips(run: RunSignature) -> bool:
 
 def instant_reason(goal: QualityGoal, evaluations: int, *, clip: bool = False) -> str:
     """Return why an instant plan is followed, in a clause."""
-    measured = "clips of tiny-wan" if clip else "pictures of tiny-flux"
+    known = "clips of tiny-wan" if clip else "pictures of tiny-flux"
     return (
-        f"{evaluations} evaluations are {goal.words}, by what was measured on {measured}; this "
-        "model was not measured"
+        f"{evaluations} evaluations were {goal.words} on {known}; with this model and these steps "
+        "that was not measured"
     )
 
 
