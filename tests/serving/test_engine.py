@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tacache.errors import HostError
-from tacache.serving import limits
+from tacache.serving import costs
 from tacache.serving.engine import Engine
 from tacache.serving.request import Cancelled
 
@@ -88,7 +88,7 @@ def test_where_joining_changes_a_result_calls_of_this_kind_are_made_singly(engin
 
 
 def test_what_failed_when_joined_is_joined_again_later(engines, monkeypatch):
-    monkeypatch.setattr(limits, "CALLS_UNTIL_RETRY", 4)
+    monkeypatch.setattr(costs, "CALLS_UNTIL_RETRY", 4)
     sizes, is_broken = [], True
 
     def work(x):

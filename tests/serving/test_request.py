@@ -29,6 +29,9 @@ def call() -> dict:
 @pytest.mark.parametrize("budget", [BUDGET, STEPS])
 def test_what_is_left_is_exact_in_the_middle_of_a_step(pipe, budget, monkeypatch):
     """A step under a plan walks over the full grid: its numbers are not those of evaluations."""
+    few = {name: value for name, value in call().items() if name not in ("prompt", "generator")}
+    times = signature_of(pipe, few).times  # tries the scheduler's step, before it is looked into
+    plan = None if budget == STEPS else instant_plan(times, budget)
     requests, seen, known = [], [], threading.Event()
     plain = UniPCMultistepScheduler.convert_model_output
 
@@ -38,8 +41,6 @@ def test_what_is_left_is_exact_in_the_middle_of_a_step(pipe, budget, monkeypatch
         return plain(self, *args, **kwargs)
 
     monkeypatch.setattr(UniPCMultistepScheduler, "convert_model_output", looking)
-    few = {name: value for name, value in call().items() if name not in ("prompt", "generator")}
-    plan = None if budget == STEPS else instant_plan(signature_of(pipe, few).times, budget)
     with Batcher(pipe) as batcher:
         requests.append(batcher.submit(plan=plan, **call()))
         known.set()

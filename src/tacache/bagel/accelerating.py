@@ -4,7 +4,6 @@ import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -15,12 +14,10 @@ from tacache.bagel.inferencer import BagelHost
 from tacache.bagel.matching import check_host, fit_to_run, logger
 from tacache.bagel.runs import BagelRun, describe
 from tacache.errors import TACacheError
-from tacache.fitting.quality_goal import Measure
 from tacache.hosts import Call, Host, Pixels
 from tacache.hosts.accelerate_options import AccelerateOptions
 from tacache.hosts.choosing import Chooser
 from tacache.hosts.learning import RecordedSample, RunRecord
-from tacache.plan import Plan
 from tacache.prompts import Sample
 from tacache.storage.signature import RunSignature
 from tacache.velocity import check_full_run
@@ -31,49 +28,22 @@ NO_SETTINGS = {"self", "input_lists", "think", "understanding_output"}
 PLAIN = bool | int | float | str
 
 
-def accelerate(
-    model: Any,
-    *,
-    speedup: float | None = None,
-    evaluations: int | None = None,
-    like_steps: int | None = None,
-    min_psnr: float | None = None,
-    psnr_of: Measure = "mean",
-    learn: int = 0,
-    plan: Plan | str | Path | None = None,
-) -> None:
+def accelerate(model: Any, **keywords: Any) -> None:
     """Make the runs of `model` (a Bagel or its inferencer) faster; call it as before.
 
-    Arguments and what happens at each run are those of `tacache.diffusers.accelerate`. Calls of an
+    Options and what happens at each run are those of `tacache.diffusers.accelerate`. Calls of an
     InterleaveInferencer with a prompt are learned from. `remove(model)` undoes it.
 
     Args:
         model: A Bagel or its inferencer.
-        speedup: Steps per evaluation.
-        evaluations: How often a run evaluates the model, in place of a speedup; without either the
-            usual number for its steps.
-        like_steps: The Euler steps that are as near to the flow as the result shall be.
-        min_psnr: The PSNR in dB that pictures shall have to those of the full run.
-        psnr_of: Whether that is the mean over pictures, or with "p5" their 5th percentile.
-        learn: How many samples run in full and teach a fitted plan.
-        plan: One plan for all runs, or its file.
+        keywords: The options, such as `speedup=4`, `min_psnr=35`, `learn=8` or `plan`.
 
     Raises:
         HostError: The model is no BAGEL, or the plan is for another model.
+        PlanError: An option makes no sense.
 
     """
-    bagel, options = (
-        model_of(model),
-        AccelerateOptions(
-            speedup=speedup,
-            evaluations=evaluations,
-            like_steps=like_steps,
-            min_psnr=min_psnr,
-            psnr_of=psnr_of,
-            learn=learn,
-            plan=plan,
-        ),
-    )
+    bagel, options = model_of(model), AccelerateOptions(**keywords)
     if options.own_plan is not None:
         check_host(bagel, options.own_plan)
     put(bagel, Accelerating(bagel, Chooser(options, logger)))

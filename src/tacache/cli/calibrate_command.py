@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tacache import hosts
 from tacache.cli import named_models
 from tacache.cli.arguments import seeds_of
 from tacache.cli.options import (
@@ -19,6 +20,7 @@ from tacache.cli.options import (
 )
 from tacache.cli.printing import print_json, say, show
 from tacache.cli.render import profile_view
+from tacache.errors import TACacheError
 from tacache.profile import Profile
 from tacache.prompts import read_prompts
 
@@ -58,14 +60,23 @@ def calibrate(
     from tacache.work.processes import Processes
 
     loading = load.checked(model)
+    if batch_size != 1 and not named_models.kind_of(model).batches:
+        raise TACacheError(f"{model} makes one picture a call: leave --batch-size")
     texts = read_prompts(named_models.prompts_of(model, prompts))[:count]
     target = Profile.check_target(out or Path(f"{Path(model).name}.profile.json"))
     kept = target.with_name(f"{target.name}.runs")
-    arguments = named_models.call_arguments(model, call)
-    work = {"seeds": seeds_of(seeds), "resume": kept, "progress": not as_json}
-    profile = named_models.calibrate(
-        model, loading, texts, arguments, batch_size=batch_size, **work
-    )
+    arguments, samples = named_models.call_arguments(model, call), seeds_of(seeds)
+    host = named_models.load(model, loading)
+    with named_models.threads(model, host):
+        profile = hosts.calibrate(
+            host,
+            texts,
+            call=arguments,
+            seeds=samples,
+            batch_size=batch_size,
+            resume=kept,
+            progress=not as_json,
+        )
     if Processes.current().rank == 0:
         _write_profile(profile, target, kept, as_json)
 

@@ -27,7 +27,7 @@ from tacache.errors import TACacheError, counted
 from tacache.fidelity import CAP
 from tacache.hosts import Host, Request
 from tacache.hosts.accelerate_options import AccelerateOptions
-from tacache.models import shipped
+from tacache.models import frame_rate, shipped
 from tacache.prompts import read_prompts
 
 MIN_MEASURED = 5  # evaluations: no committed record has fewer
@@ -120,7 +120,7 @@ class ClipOptions:
 
     def kind(self, model: str) -> tuple[str, int]:
         """Return the suffix of clips and their frames a second."""
-        return ".gif" if self.gif else ".mp4", named_models.clip_rate(model, self.fps)
+        return ".gif" if self.gif else ".mp4", self.fps or frame_rate(model)
 
 
 Speedup = Annotated[

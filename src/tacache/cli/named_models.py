@@ -12,14 +12,11 @@ from typing import Any
 from tacache.cli.arguments import parsed
 from tacache.cli.model_kinds import KINDS, ModelKind, PipelineKind
 from tacache.cli.options import DEFAULT_STEPS, CallOptions, FullCallOptions
-from tacache.errors import TACacheError
 from tacache.fitting import forget
 from tacache.hosts import Host, Request, file_stem, generate, kept_by, warm_up
-from tacache.hosts import calibrate as calibrate_host
 from tacache.hosts import fit_plans as fit_host
-from tacache.models import frame_rate, shipped, steady_threads
+from tacache.models import shipped, steady_threads
 from tacache.plan import Plan
-from tacache.profile import Profile
 from tacache.prompts import Sample
 from tacache.work.processes import Processes
 
@@ -71,23 +68,6 @@ def threads(model: str, host: Host) -> AbstractContextManager[None]:
     return steady_threads(host.pipe) if model in shipped() else nullcontext()
 
 
-def calibrate(
-    model: str,
-    loading: dict[str, Any],
-    texts: Sequence[str],
-    call: dict[str, Any],
-    *,
-    batch_size: int,
-    **work: Any,
-) -> Profile:
-    """Load the model and measure its full runs."""
-    if batch_size != 1 and not kind_of(model).batches:
-        raise TACacheError(f"{model} makes one picture a call: leave --batch-size")
-    host = load(model, loading)
-    with threads(model, host):
-        return calibrate_host(host, texts, call=call, batch_size=batch_size, **work)
-
-
 def fit_plans(
     model: str,
     loading: dict[str, Any],
@@ -134,8 +114,3 @@ def generator(host: Host, request: Request, out: Path, *, warming: str | None = 
         return generate(host, Sample(text, seed), request, out / file_stem(i, text, seed))
 
     return make_one
-
-
-def clip_rate(model: str, fps: int | None) -> int:
-    """Return the frames a second of a model's clips."""
-    return fps or frame_rate(model)

@@ -48,12 +48,6 @@ class RunningCall:
         return "the loop" if self.pipeline is None else type(self.pipeline).__name__
 
 
-def calling_pipeline(scheduler: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the pipeline that runs this scheduler and its call's arguments; (None, {}) if none."""
-    call = running_call(scheduler)
-    return call.pipeline, call.arguments
-
-
 def running_call(scheduler: Any) -> RunningCall:
     """Return the call that is running this scheduler, or the one this scheduler was copied from.
 

@@ -18,7 +18,7 @@ from diffusers.schedulers.scheduling_utils import SchedulerOutput
 from torch import Tensor
 
 from tacache.diffusers.applying import plain_scheduler
-from tacache.diffusers.calls import calling_pipeline, run_breaks, running_call
+from tacache.diffusers.calls import run_breaks, running_call
 from tacache.diffusers.driven_loop import (
     Abandoned,
     Failed,
@@ -75,8 +75,8 @@ class DrivenHooks(SchedulerHooks):
 def _held(scheduler: Any, loop: Loop, v: Tensor, x: Tensor, options: dict[str, Any]) -> HeldStep:
     """Return what is handed over at a step; the running call is read at the first one."""
     if not loop.seen[0]:
-        pipeline, call = calling_pipeline(scheduler)
-        loop.seen = call, run_breaks(pipeline, call)
+        call = running_call(scheduler)
+        loop.seen = call.arguments, run_breaks(call.pipeline, call.arguments)
     by_token = options.get("per_token_timesteps") is not None  # which turns the sign
     factor = -1.0 if by_token else velocity_factor(scheduler)
     latent = _latent(scheduler, loop, x) if loop.beside else None

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tacache.calibration import Recorder
 from tacache.diffusers.applying import plain_scheduler
-from tacache.diffusers.calls import calling_pipeline, run_breaks
+from tacache.diffusers.calls import run_breaks, running_call
 from tacache.diffusers.hooks import SchedulerHooks, hooked_like
 from tacache.diffusers.stepping import run_times
 
@@ -26,8 +26,8 @@ class RunWatcher:
         """Take in the velocity of the step that the scheduler has just made."""
         step = scheduler.step_index - 1
         if step != self._expected:  # another walk begins
-            pipeline, self.call = calling_pipeline(scheduler)
-            self.breaks = run_breaks(pipeline, self.call)
+            call = running_call(scheduler)
+            self.call, self.breaks = call.arguments, run_breaks(call.pipeline, call.arguments)
             self.walks.append(Recorder(run_times(scheduler)[step:]))
         self.walks[-1].add(v)
         self._expected = step + 1

@@ -12,12 +12,11 @@ from typing_extensions import Self
 
 from tacache.errors import HostError
 from tacache.plan import Plan
-from tacache.serving.adapters import AdapterSwitch
 from tacache.serving.costs import Costs, size_of
 from tacache.serving.engine import Engine, no_exit
 from tacache.serving.finish_times import RemainingWork, finish_times
 from tacache.serving.request import Cancelled, GenerationRequest
-from tacache.serving.shared_pipeline import SharedPipeline
+from tacache.serving.shared_pipeline import AdapterSwitch, SharedPipeline
 
 
 class Batcher:

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from tacache.errors import HostError
-from tacache.serving.costs import Costs
+from tacache.serving.costs import Costs, SingleKinds
 from tacache.serving.graphs import Graphs
 from tacache.serving.joining import CallKeys, JoinableCall, is_close, joinable, joined, parted
-from tacache.serving.limits import SingleKinds
 from tacache.serving.policy import Situation, goes_first, next_batch
 from tacache.serving.request import Cancelled, EvaluationRequest, GenerationRequest
 

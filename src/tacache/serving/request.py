@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tacache.errors import TACacheError
-from tacache.serving.adapters import Adapters
 from tacache.serving.costs import Shape, size_of
 from tacache.serving.joining import JoinableCall
 
+Adapters = tuple[tuple[str, float], ...]  # names and weights of LoRA
 DEFAULT_STEPS = 50  # of a call that does not say how many
 
 
