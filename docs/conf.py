@@ -39,6 +39,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "commands",
     "docstrings",
+    "long_code",
     "number_cells",
     "outside",
 ]

@@ -1,4 +1,4 @@
-"""Small tables of README and a guide, from records: `python -m tests.docs.readme` renews them."""
+"""Small tables of a few pages, from records: `python -m tests.docs.readme` renews them."""
 
 import gzip
 import json
@@ -189,15 +189,17 @@ def nearness(study: str, fits: str | None = None) -> tuple[Means, Callable[[int]
 
 
 GUIDE = ROOT / "docs/how-to/choose-a-budget.md"
+LANDING = ROOT / "docs/index.md"
 TABLES = {
     "questions": (README, questions),
+    "landing": (LANDING, questions),
     "table": (README, table),
     "budgets": (GUIDE, budgets_table),
 }
 
 
 def main() -> None:
-    """Write the tables into README and the guide."""
+    """Write the tables into their pages."""
     for name, (page, table_of) in TABLES.items():
         text = page.read_text(encoding="utf-8")
         lines = table_of() + "\n"

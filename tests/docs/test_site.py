@@ -53,6 +53,21 @@ def test_the_sidebar_has_three_doors_and_at_most_25_pages(site):
     assert not (site / "training").exists()
 
 
+def test_the_landing_page_has_pictures_an_install_figures_and_doors(site):
+    shown = (site / "docs/index.html").read_text(encoding="utf-8")
+    pictures = re.findall(r'<img alt="([^"]*)" src="[^"]*/(demo-tiny-flux\.\w+)"', shown)
+    assert [name for _, name in pictures] == ["demo-tiny-flux.png", "demo-tiny-flux.webp"]
+    assert all(alt for alt, _ in pictures)
+    assert "pip<" in shown
+    assert "28 steps" in shown
+    assert shown.count("Begin with") == 3
+
+
+def test_long_code_may_go_on_in_the_next_line(site):
+    shown = (site / "docs/how-to/coming-from.html").read_text(encoding="utf-8")
+    assert "max_<wbr>continuous_<wbr>cached_<wbr>steps" in shown
+
+
 @pytest.mark.slow
 def test_the_reference_has_what_is_public(site):
     import tacache
