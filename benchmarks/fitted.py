@@ -17,10 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tacache import Plan, PlanError, diagnose, make_plan, models
+from tacache import Plan, PlanError, diagnose, hosts, make_plan, models
 from tacache.diagnostics import damp
-from tacache.diffusers import applied, drive, fit_plans
+from tacache.diffusers import applied, drive
 from tacache.diffusers.calls import run_arguments
+from tacache.diffusers.pipeline import PipelineHost
+from tacache.fitting.fit_options import FitOptions
 from tacache.profile import Profile
 from tacache.prompts import Sample, read_prompts
 from tacache_lab.picture_metrics import psnr
@@ -100,15 +102,14 @@ class Bench:
         left = [k for k in budgets if not self.known(name, k, {})]
         if not left:
             return
-        plans = fit_plans(
-            self.pipe,
-            self.calibration[:count],
-            evaluations=left,
+        options = FitOptions(
+            evaluations=tuple(left),
             search=search,
             resume=self.out.with_name(f".{self.out.name}.{count}.runs"),
             progress=True,
-            **self.call,
         )
+        prompts = self.calibration[:count]
+        plans = hosts.fit_plans(PipelineHost(self.pipe), prompts, call=self.call, options=options)
         for k, plan in zip(left, plans, strict=True):
             assert plan.certificate is not None
             spent = plan.certificate.evaluations_spent

@@ -5,12 +5,13 @@ import torch
 from tests import bagel_real, bagel_stand_in
 from tests.bagel_stand_in import CALL, SIZE, packed_arguments
 
-from tacache import instant_plan, make_plan
-from tacache.bagel import applied, calibrate, fit_plan, fit_plans
+from tacache import hosts, instant_plan, make_plan
+from tacache.bagel import applied, calibrate, fit_plan
 from tacache.bagel.inferencer import BagelHost
 from tacache.bagel.maker import pixels_of
 from tacache.bagel.runs import run_times
 from tacache.errors import HostError, PlanError
+from tacache.fitting.fit_options import FitOptions
 from tacache.fitting.reference import record
 from tacache.hosts.held_runs import HostSamples, hold
 from tacache.prompts import samples_of
@@ -124,7 +125,8 @@ def test_the_calls_own_autocast_holds_in_the_fit(renorm):
 
 
 def test_several_budgets_share_their_full_runs(stand_in):
-    plans = fit_plans(stand_in, PROMPTS, evaluations=[4, 8], search=False, **CALL)
+    options = FitOptions(evaluations=(4, 8), search=False)
+    plans = hosts.fit_plans(BagelHost(stand_in), PROMPTS, call=CALL, options=options)
     assert [plan.evaluations for plan in plans] == [4, 8]
     assert plans[0].certificate.drift > plans[1].certificate.drift
     spent = 4 * 12 + plans[0].certificate.held_out * 4

@@ -20,10 +20,11 @@ from tests.diffusers_support import call_of, counted, in_two_processes
 from tests.tiny import PIPELINES
 
 import tacache
-from tacache import HostError, Plan, PlanError, TACacheError
-from tacache.diffusers import applied, apply, drive, fit_plan, fit_plans
+from tacache import HostError, Plan, PlanError, TACacheError, hosts
+from tacache.diffusers import applied, apply, drive, fit_plan
 from tacache.diffusers.pipeline import PipelineHost
 from tacache.diffusers.plan_run import PlanRun
+from tacache.fitting.fit_options import FitOptions
 from tacache.fitting.full_runs import retraced
 from tacache.fitting.lockstep import Problem, lock_step
 from tacache.fitting.reference import record
@@ -206,9 +207,9 @@ def test_it_is_the_fit_of_its_velocity_functions(flux):
 
 @pytest.mark.slow
 def test_several_budgets_share_their_full_runs(flux, plan):
-    call = call_for(evaluations=[3, BUDGET])
+    options, call = FitOptions.split(call_for(evaluations=[3, BUDGET], search=False))
     with counted(flux, FLUX.denoisers) as calls:
-        found = fit_plans(flux, PROMPTS, search=False, **call)
+        found = hosts.fit_plans(PipelineHost(flux), PROMPTS, call=call, options=options)
     assert [one.evaluations for one in found] == [3, BUDGET]
     assert found[1] == plan
     spent = [one.certificate.evaluations_spent for one in found]

@@ -2,7 +2,7 @@
 
 from tacache.bagel.accelerating import accelerate
 from tacache.bagel.host import applied, apply, remove
-from tacache.bagel.inferencer import calibrate, fit_plan, fit_plans
+from tacache.bagel.inferencer import calibrate, fit_plan
 from tacache.bagel.loading import load_inferencer
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "apply",
     "calibrate",
     "fit_plan",
-    "fit_plans",
     "load_inferencer",
     "remove",
 ]

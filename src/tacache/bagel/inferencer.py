@@ -79,20 +79,23 @@ def fit_plan(
     prompts: str | Path | Iterable[str],
     *,
     evaluations: int | None = None,
-    **options: Any,
+    seeds: Sequence[int] | None = None,
+    generate: Generate | None = None,
+    **keywords: Any,
 ) -> Plan:
     """Fit a plan to full-step runs of BAGEL, one per prompt and seed.
 
     It has so many evaluations or, with `like_steps` or `min_psnr`, the fewest that reach that.
     `host`, `prompts`, `generate` and the call's arguments are as for `calibrate`, with one image a
-    call; options are the fields of `tacache.fitting.fit_options.FitOptions`. See `tacache.fit_plan`
-    for the fit itself.
+    call. See `tacache.fit_plan` for the fit itself.
 
     Args:
         host: An InterleaveInferencer, or a Bagel with `generate`.
         prompts: A list of prompts, or a file of them.
         evaluations: How often the plan evaluates the model.
-        options: As for `calibrate`, and the fields of `FitOptions`.
+        seeds: The seeds that each prompt runs with.
+        generate: A function of a prompt that calls the Bagel.
+        keywords: The fields of `tacache.fitting.fit_options.FitOptions`, and the call's arguments.
 
     Returns:
         The fitted plan, with its certificate.
@@ -102,42 +105,10 @@ def fit_plan(
         PlanError: The budget, the quality or an option cannot be met.
 
     """
-    budgets = None if evaluations is None else [evaluations]
-    plans = fit_plans(host, prompts, evaluations=budgets, **options)
-    return chosen_plan(plans, FitOptions.split({**options, "evaluations": evaluations})[0])
-
-
-def fit_plans(
-    host: Any,
-    prompts: str | Path | Iterable[str],
-    *,
-    evaluations: Sequence[int] | None = None,
-    seeds: Sequence[int] | None = None,
-    generate: Generate | None = None,
-    **keywords: Any,
-) -> list[Plan]:
-    """Fit a plan for each budget; the full-step runs are made once. `fit_plan` says more.
-
-    Args:
-        host: An InterleaveInferencer, or a Bagel with `generate`.
-        prompts: A list of prompts, or a file of them.
-        evaluations: The budgets.
-        seeds: The seeds that each prompt runs with.
-        generate: A function of a prompt that calls the Bagel.
-        keywords: The call's other arguments, and the fields of `FitOptions`.
-
-    Returns:
-        A plan for each budget, in their order; where a quality is asked for, those tried.
-
-    Raises:
-        HostError: An argument is unknown, or a call makes several images.
-        PlanError: A budget or an option cannot be met.
-
-    """
     options, call = FitOptions.split({**keywords, "evaluations": evaluations})
-    return verbs.fit_plans(
-        BagelHost(host, generate), prompts, call=call, options=options, seeds=seeds
-    )
+    maker = BagelHost(host, generate)
+    plans = verbs.fit_plans(maker, prompts, call=call, options=options, seeds=seeds)
+    return chosen_plan(plans, options)
 
 
 def only_process() -> Processes:

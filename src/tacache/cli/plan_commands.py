@@ -65,7 +65,7 @@ def plan(
 
     tacache plan flux.profile.json --tau-k 0.04 --tau-d 0.4
     """
-    target = Plan.check_target(out or _plan_path(profile))
+    target = Plan.check_target(out or profile.with_name(_stem(profile) + hub.SUFFIX))
     made = make_plan(
         Profile.load(profile),
         evaluations=evaluations,
@@ -191,10 +191,6 @@ def show(
         show_view(plan_view(shown))
     else:
         show_view(profile_view(shown))
-
-
-def _plan_path(profile: Path) -> Path:
-    return profile.with_name(_stem(profile) + hub.SUFFIX)
 
 
 def _stem(file: Path) -> str:

@@ -10,7 +10,7 @@ except ModuleNotFoundError as error:
 
 from tacache.diffusers.accelerated import accelerate
 from tacache.diffusers.applying import applied, apply, remove
-from tacache.diffusers.pipeline import calibrate, fit_plan, fit_plans
+from tacache.diffusers.pipeline import calibrate, fit_plan
 from tacache.diffusers.schedulers import (
     PlanDPMSolverMultistepScheduler,
     PlanFlowMatchEulerDiscreteScheduler,
@@ -29,7 +29,6 @@ __all__ = [
     "calibrate",
     "drive",
     "fit_plan",
-    "fit_plans",
     "plan_scheduler",
     "remove",
 ]

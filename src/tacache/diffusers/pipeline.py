@@ -85,7 +85,9 @@ def fit_plan(
     prompts: str | Path | Iterable[str] | None,
     *,
     evaluations: int | None = None,
-    **options: Any,
+    num_inference_steps: int = 50,
+    seeds: Sequence[int] | None = None,
+    **keywords: Any,
 ) -> Plan:
     """Fit a plan to full-step runs, one per prompt and seed.
 
@@ -99,8 +101,10 @@ def fit_plan(
         prompts: A list or a file of prompts; None where the call passes `prompt_embeds`, which
             makes one run a seed.
         evaluations: How often the model is evaluated under the plan.
-        options: The fields of `tacache.fitting.fit_options.FitOptions`, such as `like_steps` and
-            `min_psnr`, `num_inference_steps` and `seeds`; all others go to the pipeline.
+        num_inference_steps: The steps of each full run.
+        seeds: The seeds of the runs; 0 unless told.
+        keywords: The fields of `tacache.fitting.fit_options.FitOptions`, such as `like_steps` and
+            `min_psnr`; all others go to the pipeline.
 
     Returns:
         The plan, with the certificate of its held-out samples.
@@ -110,45 +114,10 @@ def fit_plan(
         PlanError: No budget reaches the quality that is asked for.
 
     """
-    budgets = None if evaluations is None else [evaluations]
-    plans = fit_plans(pipe, prompts, evaluations=budgets, **options)
-    return chosen_plan(plans, FitOptions.split({**options, "evaluations": evaluations})[0])
-
-
-def fit_plans(
-    pipe: Any,
-    prompts: str | Path | Iterable[str] | None,
-    *,
-    evaluations: Sequence[int] | None = None,
-    num_inference_steps: int = 50,
-    seeds: Sequence[int] | None = None,
-    **keywords: Any,
-) -> list[Plan]:
-    """Fit a plan for each budget; the full-step runs are made once. `fit_plan` says more.
-
-    Args:
-        pipe: A flow pipeline of diffusers.
-        prompts: A list or a file of prompts, or None.
-        evaluations: The budgets.
-        num_inference_steps: The steps of each full run.
-        seeds: The seeds of the runs; 0 unless told.
-        keywords: The fields of `FitOptions`; all others go to the pipeline.
-
-    Returns:
-        A plan a budget, in their order; where a quality is asked for, those that were tried.
-
-    Raises:
-        HostError: The pipeline or a call cannot be fitted; the message says why.
-
-    """
     options, call = FitOptions.split({**keywords, "evaluations": evaluations})
-    return hosts.fit_plans(
-        PipelineHost(pipe),
-        prompts,
-        call={"num_inference_steps": num_inference_steps, **call},
-        options=options,
-        seeds=seeds,
-    )
+    call = {"num_inference_steps": num_inference_steps, **call}
+    plans = hosts.fit_plans(PipelineHost(pipe), prompts, call=call, options=options, seeds=seeds)
+    return chosen_plan(plans, options)
 
 
 class PipelineHost:

@@ -5,7 +5,7 @@ A point shows its sentence while the pointer is over it or while it has the keyb
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import pairwise
 from typing import NamedTuple
@@ -85,6 +85,7 @@ def curve_chart(title: str, curve: Curve, unit: str, kind: str, runs: int) -> st
     high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
     frame = Frame(steps, [*low, *high])
     band = [*zip(steps, high, strict=True), *reversed(list(zip(steps, low, strict=True)))]
+    line = zip(steps, means, strict=True)
     dots = [
         Dot(n, mean, f"step {n}: {mean:.3g} ± {spread:.2g}", "quiet")
         for n, mean, spread in zip(steps, means, spreads, strict=True)
@@ -94,7 +95,7 @@ def curve_chart(title: str, curve: Curve, unit: str, kind: str, runs: int) -> st
         frame,
         frame.axes(STEP, unit)
         + f'<polygon class="band {kind}" points="{_places(frame, band)}"/>'
-        + f'<polyline class="curve {kind}" points="{_places(frame, _pairs(steps, means))}"/>',
+        + f'<polyline class="curve {kind}" points="{_places(frame, line)}"/>',
         dots,
         [
             (f"line {kind}", f"mean of {runs} runs"),
@@ -211,11 +212,7 @@ def _room(values: Sequence[float]) -> tuple[float, float]:
     return (low if low == 0 else low - margin), high + margin
 
 
-def _pairs(xs: Sequence[float], ys: Sequence[float]) -> list[tuple[float, float]]:
-    return list(zip(xs, ys, strict=True))
-
-
-def _places(frame: Frame, points: Sequence[tuple[float, float]]) -> str:
+def _places(frame: Frame, points: Iterable[tuple[float, float]]) -> str:
     return " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in points)
 
 

@@ -126,7 +126,11 @@ def try_view(studio: Studio) -> TryView:
             status = gr.HTML(words.said("Ready."), elem_id="status")
         with gr.Column(scale=3, min_width=300):
             meaning = gr.HTML(elem_id="meaning")
-            results = _results()
+            # Where pictures and figures appear, in the order of `Showing`.
+            results = [
+                gr.HTML(words.stage({}, "", 1), elem_id="stage"),
+                gr.HTML(elem_id="comparison"),
+            ]
     with gr.Column(elem_classes="made"):
         gallery = gr.Gallery(
             label="What you have made", columns=6, height="auto", elem_id="gallery"
@@ -238,8 +242,3 @@ def _fields(studio: Studio) -> tuple[Any, list[Any]]:
         elem_id="rule",
     )
     return steps, [prompt, seed, ask, *amounts, rule]
-
-
-def _results() -> list[Any]:
-    """Return where pictures and figures appear, in the order of `Showing`."""
-    return [gr.HTML(words.stage({}, "", 1), elem_id="stage"), gr.HTML(elem_id="comparison")]
