@@ -279,7 +279,7 @@ def _flow() -> Iterator[tuple[str, tuple[float, ...]]]:
 def _clips() -> Iterator[tuple[str, tuple[float, ...]]]:
     main, instant, samples = psnr("wan-main"), psnr("wan-instant"), measured("wan-main")
     yield (
-        "is before it by {:.1f} ± {:.1f} dB",
+        "is ahead of it by {:.1f} ± {:.1f} dB",
         gain(samples["oss", 7], samples["fitted", 7]),
     )
     yield "`fitted` is {:.1f} dB closer", (main["fitted", 25] - main["tasu", 25],)
