@@ -11,9 +11,19 @@ from tests.flows import GaussianFlow
 from tests.support import euler_steps, mean_distance, mixture, noise_of
 
 from tacache import Plan, PlanError, fit_plan, sample, time_grid
-from tacache.fitting.flow import equivalent_steps, extrapolated, slower_order, states_at
+from tacache.fitting import fit_runs
+from tacache.fitting.fit_options import FitOptions
+from tacache.fitting.flow import (
+    equivalent_steps,
+    extrapolated,
+    log_mean,
+    slower_order,
+    states_at,
+)
+from tacache.fitting.reference import record
 from tacache.fitting.samples import FunctionSamples
 from tacache.grid import divided
+from tacache.tasu import relative_distance
 
 
 def decay(x, t):
@@ -185,6 +195,21 @@ def test_the_certificate_has_both_distances_and_a_sentence():
     plain = fit_plan(flow, noise_of(8, (8,)), times, evaluations=10, condition={})
     assert plain.certificate.nearness(10) is None
     assert "flow_drift" not in plain.to_json()
+
+
+def test_one_sample_that_ends_elsewhere_does_not_decide_the_equivalent_steps():
+    assert log_mean([0.01, 0.01, 1.0, 1.0]) == pytest.approx(0.1)
+    assert log_mean([0.5, 0.0]) == 0.0
+    flow, times, condition = gaussian(), time_grid(20, shift=3.0), {}
+    runs = FunctionSamples(flow, noise_of(8, (8,)), times, condition)
+    options = FitOptions(evaluations=(10,), target="flow")
+    (plan,), aim = fit_runs(runs, options), record(runs, options).aim
+    end = aim.states_at((0.0,))[0, :2]  # of eight samples two are held out
+    apart = relative_distance(runs.ends_by(plan, [0, 1]), end).flatten().tolist()
+    found = equivalent_steps(max(log_mean(apart), aim.floor), aim.euler)
+    assert plan.certificate.equivalent_steps == pytest.approx(found)
+    by_steps = relative_distance(runs.ends_by(Plan.full(times), [0, 1]), end).flatten().tolist()
+    assert aim.euler[20] == pytest.approx(log_mean(by_steps))
 
 
 def test_eight_samples_and_one_budget_stay_within_3000_evaluations():

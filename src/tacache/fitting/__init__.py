@@ -24,7 +24,7 @@ from tacache.fitting.aiming import FINER_RUNS
 from tacache.fitting.anchors import best_anchors
 from tacache.fitting.budget_search import guess_for, most_tries, tried_plans
 from tacache.fitting.fit_options import FitOptions
-from tacache.fitting.flow import equivalent_steps, finest_of
+from tacache.fitting.flow import equivalent_steps, finest_of, log_mean
 from tacache.fitting.full_runs import beside, held_out_of
 from tacache.fitting.lockstep import (
     Fit,
@@ -405,9 +405,10 @@ def _as_plan(problem: Problem, fit: Fit, spent: int, grid: tuple[float, ...] | N
     to_flow = nearness = None
     if reference.aim is not None:
         euler = reference.aim.euler
-        to_flow = max(fmean(fit.drift[i] for i in judges), reference.aim.floor)
-        if min(to_flow, *euler.values()) > 0:  # else all steps are exact
-            nearness = equivalent_steps(to_flow, euler)
+        floor, ends = reference.aim.floor, [fit.drift[i] for i in judges]
+        to_flow, typical = max(fmean(ends), floor), max(log_mean(ends), floor)
+        if min(typical, *euler.values()) > 0:  # else all steps are exact
+            nearness = equivalent_steps(typical, euler)
     nodes = (*(runs.times[n] for n in fit.anchors), runs.times[-1])
     return Plan(
         rule="fitted",

@@ -11,8 +11,10 @@ from tacache.fitting.fit_options import FitOptions
 from tacache.fitting.flow import (
     EULER,
     check_same_run,
+    distances,
     extrapolated,
     finest_of,
+    log_mean,
     mean_apart,
     slower_order,
     states_at,
@@ -55,7 +57,7 @@ class Aim(NamedTuple):
 
     states_at: FlowStates
     finer: Walked  # the run with the most steps
-    euler: Mapping[int, float]  # by steps, of held-out samples
+    euler: Mapping[int, float]  # by steps, of held-out samples, the mean by logarithms
     floor: float  # how far the states themselves may be off the flow: no less can be measured
     spent: int  # evaluations
 
@@ -86,7 +88,7 @@ def aimed_at_flow(runs: FitSamples, full: Walked, options: FitOptions) -> Aim:
         else:
             states, walked, floor = _by_second_order(runs, finer, judges, resume, progress)
     end = states(runs.times[-1:])[0, judges]
-    euler = {count: mean_apart(runs, ends[count], end) for count in sorted(ends)}
+    euler = {count: log_mean(distances(runs, ends[count], end)) for count in sorted(ends)}
     return Aim(states, walked, euler, floor, _flow_cost(runs, finest, extrapolates=extrapolates))
 
 

@@ -7,7 +7,7 @@ order; there two Euler runs together tell what would be left without any error (
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 import torch
@@ -44,10 +44,25 @@ def check_same_run(runs: FitSamples, other: FitSamples, steps: int) -> None:
         )
 
 
-def mean_apart(runs: FitSamples, x: Tensor, reference: Tensor) -> float:
-    """Return the mean relative distance of held-out samples' ends, those of all processes."""
+def distances(runs: FitSamples, x: Tensor, reference: Tensor) -> list[float]:
+    """Return the relative distances of held-out samples' ends, those of all processes."""
     mine = dict(zip(runs.numbers, _apart(x, reference), strict=False))  # held-out ones come first
-    return fmean(runs.gathered(mine).values())
+    return list(runs.gathered(mine).values())
+
+
+def mean_apart(runs: FitSamples, x: Tensor, reference: Tensor) -> float:
+    """Return the mean relative distance of held-out samples' ends."""
+    return fmean(distances(runs, x, reference))
+
+
+def log_mean(values: Iterable[float]) -> float:
+    """Return the mean by logarithms, as that of decibels is; 0 where one of the values is.
+
+    Equivalent steps go by it. Of few samples one that ends as another picture would decide the
+    ordinary mean, of Euler runs and of plans.
+    """
+    known = list(values)
+    return math.exp(fmean(map(math.log, known))) if min(known) > 0 else 0.0
 
 
 def _apart(x: Tensor, reference: Tensor) -> list[float]:
