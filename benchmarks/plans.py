@@ -5,9 +5,12 @@
     python -m benchmarks.plans tiny-flux --steps 28,20
 
 A plan whose file is there is kept: delete it to have it made anew. A fit that was killed goes on
-where it stopped. Every calibration prompt has a seed of its own, as in `tacache bench`, so that no
-plan has seen the noise of the demo or of a benchmark. On a GPU the models are replayed from CUDA
-graphs, and several such commands, for other models, targets or budgets, may run side by side.
+where it stopped. To the flow, plans of other steps than the model's own are those of its own steps
+on the other grid: the nodes of a plan for the flow lie at any levels. What such plans do on that
+grid, `python -m benchmarks.certificates` measures. Every calibration prompt has a seed of its own,
+as in `tacache bench`, so that no plan has seen the noise of the demo or of a benchmark. On a GPU
+the models are replayed from CUDA graphs, and several such commands, for other models, targets or
+budgets, may run side by side.
 """
 
 import argparse
@@ -23,6 +26,7 @@ from tacache.diffusers.pipeline import PipelineHost
 from tacache.diffusers.trajectory import PipelineTrajectory
 from tacache.fitting import forget
 from tacache.fitting.fit_options import FitOptions, Target
+from tacache.hosts import Call
 from tacache.plan import Plan
 from tacache.prompts import Sample, read_prompts
 from tacache_lab.bench.calibration_sets import FIRST_SEED
@@ -45,13 +49,13 @@ class OwnSeeds(PipelineHost):
 
     @contextmanager
     def open(
-        self, sample: Sample, call: hosts.Call, times: Sequence[float] | None = None
+        self, sample: Sample, call: Call, times: Sequence[float] | None = None
     ) -> Iterator[PipelineTrajectory]:
         """The call of the prompt with its own seed."""
         with super().open(self.seeded(sample), call, times) as run:
             yield run
 
-    def draw(self, sample: Sample, call: hosts.Call) -> hosts.Pixels:
+    def draw(self, sample: Sample, call: Call) -> hosts.Pixels:
         """The picture of the prompt with its own seed."""
         return super().draw(self.seeded(sample), call)
 
@@ -72,6 +76,8 @@ def make(
     left = missing(shipped, budgets, target, steps)
     if not left:
         return print(f"{name} has its plans of {steps} steps for the {target} already")
+    if target == "flow" and steps != shipped.steps:
+        return move(name, steps, left, options.device)
     prompts = read_prompts(shipped.prompts("calibration"))[: options.count]
     resume = WORK / f"{name}-{steps}-{target}-{'-'.join(map(str, left))}.runs"
     resume.parent.mkdir(parents=True, exist_ok=True)
@@ -93,6 +99,35 @@ def make(
     for plan in made:
         tell(name, target, plan, plan.save(shipped.plan_file(plan.evaluations, target, steps)))
     forget(resume, left)
+
+
+def move(name: str, steps: int, budgets: Sequence[int], device: str) -> None:
+    """Write the plans for the flow of the model's own steps for runs of other steps."""
+    shipped = models.embedded(name)
+    pipe = models.load(name).to(device)
+    call = {**models.default_call(name), "num_inference_steps": steps}
+    with PipelineHost(pipe).open(Sample("", 0), call) as run:
+        for budget in budgets:
+            plan = on_grid(shipped.plan(budget, "flow"), run.times, call)
+            print(f"{name}: {plan.save(shipped.plan_file(budget, 'flow', steps))}", flush=True)
+
+
+def on_grid(plan: Plan, times: tuple[float, ...], call: Call) -> Plan:
+    """The plan with its anchors as nodes at free times, for a run over other times.
+
+    Its certificate says nothing of that run.
+    """
+    nodes = (*(plan.times[n] for n in plan.anchors), plan.times[-1])
+    known = {"psnr": None, "p5_psnr": None, "worst_psnr": None, "worst_drift": None}
+    assert plan.certificate is not None
+    moved = {
+        "times": nodes,
+        "anchors": tuple(range(len(plan.anchors))),
+        "grid": times,
+        "origin": plan.origin.model_copy(update={"call": {**(plan.origin.call or {}), **call}}),
+        "certificate": plan.certificate.model_copy(update=known),
+    }
+    return Plan.model_validate(plan.model_copy(update=moved).model_dump())
 
 
 def tell(name: str, target: str, plan: Plan, file: Path) -> None:

@@ -18,9 +18,12 @@ from tacache.cli.command_line import app
 from tacache.cli.named_models import call_arguments
 from tacache.cli.options import FullCallOptions
 from tacache.errors import HostError, PlanError
+from tacache.fitting.quality_goal import QualityGoal
+from tacache.hosts.quality_choice import quality_choice
 from tacache.plan import Plan, make_plan
 from tacache.profile import Profile
 from tacache.prompts import fingerprint
+from tacache.storage.signature import RunSignature
 from tacache.storage.store import PlanStore, target_of
 from tacache_lab.demo import demo_runs
 from tacache_lab.demo.demo_request import VIDEO_CALIBRATION, VIDEO_PROMPTS
@@ -413,6 +416,28 @@ def test_shipped_plans_belong_to_their_model_and_its_call(name, target):
         assert shipped.call.items() <= plan.origin.call.items()
         assert plan.certificate is not None
         assert (plan.certificate.equivalent_steps is not None) is (target == "flow")
+
+
+@pytest.mark.parametrize("name", ["tiny-flux", "tiny-flux-turbo"])
+def test_every_shipped_plan_promises_a_mean_and_a_5th_percentile_of_eight_prompts_at_least(name):
+    for file in (models.embedded(name).folder / "plans").iterdir():
+        certificate = Plan.load(file).certificate
+        assert certificate.held_out >= 8, file.name
+        assert certificate.worst_psnr <= certificate.p5_psnr <= certificate.psnr, file.name
+
+
+@pytest.mark.parametrize("steps", [28, 50])
+def test_a_shipped_plan_of_tiny_flux_promises_35_db_to_nineteen_pictures_in_twenty(steps, tmp_path):
+    shipped = models.embedded("tiny-flux")
+    plan = Plan.load(shipped.plan_file(13, "run", steps))
+    run = RunSignature(plan.origin, plan.full_times)
+    goal = QualityGoal(min_psnr=35, psnr_of="p5")
+    chosen = quality_choice(goal, run, PlanStore(tmp_path)).stored
+    assert chosen.path.parent == shipped.folder / "plans"
+    assert chosen.plan.full_steps == steps
+    assert chosen.plan.certificate.p5_psnr >= 35
+    mean = quality_choice(QualityGoal(min_psnr=35), run, PlanStore(tmp_path)).stored
+    assert mean.plan.evaluations <= chosen.plan.evaluations < steps
 
 
 @pytest.mark.parametrize(

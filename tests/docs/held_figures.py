@@ -238,6 +238,13 @@ def _flow() -> Iterator[tuple[str, tuple[float, ...]]]:
             f"| {budget} | {{:.0f}} Euler steps | {{:.0f}} Euler steps |",
             (steps(budget), clip_steps(budget)),
         )
+    plans = ROOT / "models/src/tacache_models/tiny-flux/plans"
+    for budget in (25, 17, 13, 10, 7):
+        plan = json.loads((plans / f"{budget}-flow.plan.json").read_text("utf-8"))
+        yield (
+            f"| {budget} | {{:.0f}} steps | {{:.0f}} steps |",
+            (steps(budget), plan["certificate"]["equivalent_steps"]),
+        )
     today = nearness("flow", "flow-free-times")[1]
     yield "a plan that aims at it is as near as {:.0f} Euler steps", (today(17),)
     yield "fits choose free times now, and equal {:.0f} Euler steps with 17", (today(17),)
