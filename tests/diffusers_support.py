@@ -46,7 +46,7 @@ __all__ = ["EVALUATIONS", "MODULAR", "REFUSED", "STEPS", "SUPPORTED", "counted"]
 def call_of(tiny: Tiny, **changes: Any) -> dict[str, Any]:
     """The keyword arguments of a short run to latents from seed 0."""
     options = {
-        "num_inference_steps": STEPS,
+        **({"num_inference_steps": STEPS} if tiny.takes_steps else {}),
         "generator": torch.Generator().manual_seed(0),
         "output_type": tiny.latent_output,
     }

@@ -19,12 +19,12 @@ from tests.diffusers_support import (
     run,
 )
 from tests.support import tasu
-from tests.tiny import PIPELINES, Tiny, configurations
+from tests.tiny import FURTHER, PIPELINES, Tiny, configurations
 from tests.tiny.pictures import mask, picture
 from torch import nn
 
 from tacache import HostError, Plan, make_plan
-from tacache.diffusers import applied, apply, calibrate, drive
+from tacache.diffusers import accelerate, applied, apply, calibrate, drive
 from tacache.diffusers.calls import RunningCall, run_breaks
 from tacache.diffusers.checks import check_call
 from tacache.grid import break_steps
@@ -471,6 +471,24 @@ def test_guidance_in_an_interval_of_noise_levels_has_breaks():
     breaks = run_breaks(None, {"cfg_interval_start": 0.25, "cfg_interval_end": 0.75})
     assert break_steps((1.0, 0.9, 0.75, 0.5, 0.25, 0.2, 0.0), breaks) == (2, 5)
     assert run_breaks(None, {"cfg_interval_start": 0.0, "cfg_interval_end": 1.0}) == ()
+
+
+def test_fibo_2_reads_pictures_of_its_text_from_a_noise_level_on():
+    """Two encodings follow each other in one run; without such pictures there is one."""
+    tiny = FURTHER["BriaFibo2Pipeline"]
+    pipe, embeds = tiny.build(), tiny.call()["prompt_embeds"]
+    pipe.encode_prompt = lambda *_, text_images=None, **__: (embeds, None)
+    accelerate(pipe, evaluations=EVALUATIONS)
+    call = {"prompt": "a sign", "height": 64, "width": 64, "guidance_scale": 1.0}
+    options = {"num_inference_steps": STEPS, "output_type": "latent"}
+    pipe(**call, **options)
+    assert pipe.scheduler.run_plan.breaks == ()
+    caption = '{"text_render": [{"text": "OPEN"}]}'
+    pipe(**call | {"prompt": caption}, **options, text_images=[picture(32)])
+    plan = pipe.scheduler.run_plan
+    (start,) = break_steps(plan.times, plan.breaks)
+    assert plan.times[start - 1] > 0.9 >= plan.times[start]
+    assert start in plan.anchors
 
 
 # --- switches along the way -------------------------------------------------------------------

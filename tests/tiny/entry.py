@@ -41,4 +41,5 @@ class Tiny:
     calls_per_step: int = 1
     calls_before: int = 0  # of a denoiser, whatever the steps
     latent_output: str = "latent"
+    takes_steps: bool = True  # a number of them; else its call brings the noise levels
     output: Callable[[Any], Tensor] = first_output

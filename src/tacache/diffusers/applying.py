@@ -32,6 +32,9 @@ REFUSED_PIPELINES = {
     "VisualClozePipeline": "its inner pipelines hold the scheduler",
     "SanaSprint": "it is a consistency sampler: every step draws new noise",
     "DiffusionForcing": "each frame has a timestep of its own",
+    "LTX2VideoDiffusionDecodePipeline": "its decoder makes its steps by itself",
+    "RFD4Proteina": "its steps draw noise, and each moves only what a mask names",
+    "SanaWMLTX2Refiner": "it prepares each block's steps anew from those that it sees",
     "LTXI2VLongMultiPromptPipeline": "its loop leaves the last timestep out, which under a plan is "
     "the whole last interval",
 }

@@ -200,6 +200,9 @@ def run_breaks(pipeline: Any, call: dict[str, Any]) -> tuple[float, ...]:
         breaks.append(math.nextafter(1 - float(first), 2.0))
     if last is not None and last < 1:  # ... until t < 1 - end
         breaks.append(1 - float(last))
+    level = getattr(pipeline, "text_images_max_noise_level", None)
+    if level and call.get("text_images") and call.get("image") is None:  # Fibo 2 reads them from t
+        breaks.append(math.nextafter(float(level), 2.0))  # <= level on
     return tuple(sorted(breaks, reverse=True))
 
 
