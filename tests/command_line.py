@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from tacache.cli.command_line import app
 
 
-def run(*arguments: object) -> Any:
+def run(*arguments: object, env: dict[str, str] | None = None) -> Any:
     """Run a command and return its exit code and what it printed."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], terminal_width=100)
+    return CliRunner().invoke(app, [*map(str, arguments)], env=env, terminal_width=100)
 
 
 def assert_one_line(result: Any, *parts: object) -> None:

@@ -2,13 +2,14 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 from hypothesis import strategies as st
 from tests.flows import GaussianMixtureFlow, RotatingFlow
 from torch import Tensor
 
-from tacache import Certificate, Plan, Profile, instant_plan, time_grid
+from tacache import Certificate, Origin, Plan, Profile, instant_plan, time_grid
 
 SHAPE = (2, 3)
 PROFILE_RULES = ("tasu", "magnitude", "direction", "reuse")
@@ -61,13 +62,20 @@ def plan_with(rule: str, profile: Profile, anchors: tuple[int, ...]) -> Plan:
     return Plan(rule=rule, **fields, magnitude=profile.magnitude, direction=profile.direction)
 
 
-def certified(evaluations: int, *, steps: int = 20, **figures: float) -> Plan:
+def certified(
+    evaluations: int,
+    *,
+    steps: int = 20,
+    times: Sequence[float] | None = None,
+    origin: Origin = Origin(),  # noqa: B008
+    **figures: float,
+) -> Plan:
     """A fitted plan with these figures in its certificate; with `equivalent_steps` for the flow."""
     near = {"flow_drift": 0.01} if "equivalent_steps" in figures else {}
     known = {"held_out": 2, "drift": 0.01, "fit_drift": 0.01, "evaluations_spent": 9, "date": "x"}
-    plan = instant_plan(time_grid(steps, shift=3.0), evaluations)
-    changed = {"rule": "fitted", "certificate": Certificate(**known, **near, **figures)}
-    return plan.model_copy(update=changed)
+    plan = instant_plan(times or time_grid(steps, shift=3.0), evaluations)
+    certificate = Certificate(**{**known, **near, **figures})
+    return plan.model_copy(update={"rule": "fitted", "certificate": certificate, "origin": origin})
 
 
 def euler_steps(velocity, x: Tensor, times: tuple[float, ...]) -> tuple[Tensor, Tensor]:

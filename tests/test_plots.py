@@ -3,10 +3,9 @@ import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from tests.command_line import run
 
 from tacache import models
-from tacache.cli.command_line import app
 from tacache.errors import TACacheError
 from tacache.plan import Plan, make_plan
 from tacache.plots import middle_steps, plot_profile, profile_svg
@@ -24,10 +23,6 @@ def profile() -> Profile:
         direction=(0.2,) * steps,
         direction_std=(0.01,) * steps,
     )
-
-
-def run(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.mark.slow

@@ -9,12 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.command_line import run
 from tests.tiny import PIPELINES
-from typer.testing import CliRunner
 
 import tacache_models
 from tacache import models
-from tacache.cli.command_line import app
 from tacache.cli.named_models import call_arguments
 from tacache.cli.options import FullCallOptions
 from tacache.errors import HostError, PlanError
@@ -30,10 +29,6 @@ from tacache_lab.demo.demo_request import VIDEO_CALIBRATION, VIDEO_PROMPTS
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "red", "blue", "apple", "cat"]
 WIDTH = 32  # of the tiny transformer's text input
-
-
-def run(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def write_text_package(root: Path) -> None:

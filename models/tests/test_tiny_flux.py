@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from tests.command_line import run
 
 import tacache_models
 from tacache import models
-from tacache.cli.command_line import app
 from tacache.diffusers import applied
 from tacache.diffusers.stepping import run_times
 from tacache.plan import Plan, make_plan
@@ -21,10 +20,6 @@ from tacache_lab.picture_metrics import psnr
 pytestmark = pytest.mark.slow
 
 SHIPPED = models.embedded("tiny-flux")
-
-
-def run(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,17 @@
 
 import sys
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
+from tests import command_line
 from tests.tiny import PIPELINES
-from typer.testing import CliRunner
 
 from tacache.cli import named_models
-from tacache.cli.command_line import app
 from tacache.diffusers.pipeline import PipelineHost
 from tacache.studio import server
 
-
-def run(*arguments: object, **environment: str):
-    return CliRunner().invoke(app, ["studio", *map(str, arguments)], env=environment)
+run = partial(command_line.run, "studio")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +63,7 @@ def test_it_says_where_the_page_is_and_ends_on_ctrl_c(shown, tmp_path):
 
 
 def test_the_password_may_stand_in_the_environment(shown):
-    run(*SMALL, "--host", "0.0.0.0", TACACHE_STUDIO_AUTH="me:secret")
+    run(*SMALL, "--host", "0.0.0.0", env={"TACACHE_STUDIO_AUTH": "me:secret"})
     ((_, _, opening),) = shown
     assert opening.auth == ("me", "secret")
 

@@ -134,7 +134,7 @@ def test_numbers_of_the_wrong_kind_are_refused(options):
 
 
 def stored_plan(choosing, evaluations, **figures):
-    plan = certified(evaluations, **figures).model_copy(update={"origin": ORIGIN})
+    plan = certified(evaluations, **figures, origin=ORIGIN)
     choosing.store.put(plan)
     return plan
 

@@ -31,7 +31,7 @@ FIGURES = {
 def store(tmp_path):
     store = PlanStore(tmp_path / "plans", shipped=())
     for evaluations, figures in FIGURES.items():
-        store.put(certified(evaluations, **figures).model_copy(update={"origin": ORIGIN}))
+        store.put(certified(evaluations, **figures, origin=ORIGIN))
     return store
 
 
@@ -79,7 +79,7 @@ def test_without_such_a_plan_the_table_names_an_instant_one(empty, steps):
 
 @pytest.mark.parametrize(("near", "evaluations"), [(11.0, None), (12.0, 19)])
 def test_the_table_is_not_believed_where_fits_on_this_model_miss_it(empty, near, evaluations):
-    empty.put(certified(19, equivalent_steps=near).model_copy(update={"origin": ORIGIN}))
+    empty.put(certified(19, equivalent_steps=near, origin=ORIGIN))
     plan = quality_choice(QualityGoal(like_steps=12), RUN, empty).plan
     assert (plan and plan.evaluations) == evaluations
     assert quality_choice(QualityGoal(like_steps=10), RUN, empty).plan.evaluations == 19

@@ -1,9 +1,9 @@
 import pytest
+from tests.support import certified
 
 from tacache import time_grid
 from tacache.hosts.accelerate_options import AccelerateOptions
-from tacache.instant import LIKE_STEPS, default_evaluations, instant_plan
-from tacache.plan import Certificate, Plan
+from tacache.instant import LIKE_STEPS, default_evaluations
 from tacache.profile import Origin
 from tacache.serving.budgets import Budgets, chosen
 from tacache.serving.protocol import Refused, RequestBody
@@ -12,24 +12,15 @@ from tacache.storage.store import PlanStore
 
 ORIGIN = Origin(kind="diffusers", pipeline="P", denoiser="D", weights="w", scheduler="S", call={})
 RUN = RunSignature(ORIGIN, tuple(time_grid(20)), (), 20)
+FOR_RUN = {"times": RUN.times, "origin": ORIGIN}
 PSNR = {5: 30.0, 8: 36.0, 12: 42.0}
-
-
-def fitted(evaluations, psnr):
-    """A plan with weights, as a fit leaves it."""
-    linear = instant_plan(RUN.times, evaluations)
-    measured = Certificate(
-        held_out=2, drift=0.1, fit_drift=0.1, psnr=psnr, evaluations_spent=9, date="2026-01-01"
-    )
-    fields = {"rule": "fitted", "origin": ORIGIN, "certificate": measured}
-    return Plan(**{**linear.model_dump(), **fields})
 
 
 @pytest.fixture
 def budgets(tmp_path):
     store = PlanStore(tmp_path, shipped=())
     for evaluations, psnr in PSNR.items():
-        store.put(fitted(evaluations, psnr))
+        store.put(certified(evaluations, **FOR_RUN, psnr=psnr))
     return Budgets(store)
 
 
@@ -96,9 +87,7 @@ def test_nothing_is_known_of_an_instant_plan_so_all_steps_are_made(empty):
 @pytest.mark.parametrize(("steps", "evaluations"), [(10, 8), (14, 8), (15, 12), (30, 12)])
 def test_the_smallest_budget_that_is_as_near_to_the_flow_is_taken(budgets, steps, evaluations):
     for of, near in ((8, 14.0), (12, 30.0)):
-        plan = fitted(of, 30.0)
-        known = plan.certificate.model_copy(update={"flow_drift": 0.1, "equivalent_steps": near})
-        budgets.store.put(plan.model_copy(update={"certificate": known}))
+        budgets.store.put(certified(of, **FOR_RUN, psnr=30.0, equivalent_steps=near))
     found = choice(budgets, like_steps=steps)
     assert (found.plan.rule, found.evaluations) == ("fitted", evaluations)
 
@@ -111,9 +100,7 @@ def test_nearness_to_the_flow_takes_an_instant_plan_by_the_table(empty, caplog):
 
 
 def test_the_table_is_not_believed_where_fits_on_this_model_miss_it(empty):
-    plan = fitted(19, 30.0)
-    known = plan.certificate.model_copy(update={"flow_drift": 0.1, "equivalent_steps": 15.0})
-    empty.store.put(plan.model_copy(update={"certificate": known}))
+    empty.store.put(certified(19, **FOR_RUN, psnr=30.0, equivalent_steps=15.0))
     assert choice(empty, like_steps=16) == (20, None)
 
 

@@ -3,21 +3,15 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
+from tests.command_line import run
 
 pytest.importorskip("ray")
 
 from tests.tiny import PIPELINES
 
-from tacache.cli.command_line import app
-
 pytestmark = pytest.mark.slow
 
 SIZE = ["--height", "32", "--width", "32", "--call", "max_sequence_length=32", "--steps", "12"]
-
-
-def run(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture

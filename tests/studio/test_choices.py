@@ -1,28 +1,19 @@
 import pytest
 from tests.studio.conftest import STEPS, tiny_model
+from tests.support import certified
 
 from tacache.errors import PlanError
 from tacache.fitting.quality_goal import QualityGoal
 from tacache.instant import default_evaluations, instant_plan, like_evaluations
-from tacache.plan import Certificate, make_plan
+from tacache.plan import make_plan
 from tacache.profile import Origin
 from tacache.studio.choices import RULES, Known, choose, choose_quality, typical_choice
 from tacache.studio.shelf import Shelf, Shelved
 
 
 def fitted(model, evaluations, flow=False):
-    certificate = Certificate(
-        held_out=2,
-        drift=0.1,
-        fit_drift=0.1,
-        psnr=30.0,
-        evaluations_spent=100,
-        date="2026-01-01",
-        flow_drift=0.1 if flow else None,
-        equivalent_steps=21.0 if flow else None,
-    )
-    changed = {"rule": "fitted", "origin": model.origin, "certificate": certificate}
-    return instant_plan(model.times, evaluations).model_copy(update=changed)
+    figures = {"psnr": 30.0, "drift": 0.1} | ({"equivalent_steps": 21.0} if flow else {})
+    return certified(evaluations, times=model.times, origin=model.origin, **figures)
 
 
 def test_a_fitted_plan_is_the_stored_one(model, shelf):

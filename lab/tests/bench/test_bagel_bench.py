@@ -10,15 +10,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests import bagel_real, bagel_stand_in
+from tests import bagel_real, bagel_stand_in, command_line
 from tests.bagel_stand_in import CALL, SIZE
 from torch import Tensor
-from typer.testing import CliRunner
 
 from tacache.bagel import calibrate
 from tacache.bagel.held_call import scales_at
@@ -26,7 +26,6 @@ from tacache.bagel.host import replaced
 from tacache.bagel.inferencer import BagelHost
 from tacache.bagel.maker import maker_of, pixels_of
 from tacache.bagel.runs import device_of
-from tacache.cli.command_line import app
 from tacache.errors import HostError
 from tacache.prompts import Sample
 from tacache.work.processes import Processes
@@ -382,8 +381,7 @@ def files(tmp_path, monkeypatch) -> Iterator[list[str]]:
         yield ["--load", "bagel-path=Bagel", "--load", "weights=W"]
 
 
-def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["bench", "bagel", *map(str, arguments)])
+run = partial(command_line.run, "bench", "bagel")
 
 
 @pytest.mark.slow

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests import command_line
+from tests.command_line import our_line
 from tests.report_support import record
 from tests.tiny import PIPELINES
-from typer.testing import CliRunner
 
-from tacache.cli.command_line import app
 from tacache_lab.bench import read_records
 from tacache_lab.bench.records import Fidelity
 from tacache_lab.bench.suites import expanded
@@ -24,14 +25,7 @@ OF_DIFFUSERS = expanded(["diffusers"], "FluxPipeline")
 SIZE = ["--height", "32", "--width", "32", "--call", "max_sequence_length=32", "--steps", "8"]
 
 
-def run(*arguments: object):
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)], env={"COLUMNS": "120"})
-
-
-def one_line(result) -> str:
-    """Our one line among what the libraries log."""
-    (line,) = [line for line in result.stderr.splitlines() if line.startswith("tacache: ")]
-    return line
+run = partial(command_line.run, "bench", env={"COLUMNS": "120"})
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +82,7 @@ def test_records_pictures_and_a_summary(few, tmp_path):
 def test_mistakes_are_one_line_and_exit_code_2(few, tmp_path, arguments, message):
     made = run(*few, *arguments)
     assert made.exit_code == 2
-    assert message in one_line(made)
+    assert message in our_line(made)
     assert not (tmp_path / "out").exists()
 
 
@@ -97,7 +91,7 @@ def test_a_file_of_another_kind_is_left_alone(few, tmp_path):
     notes.write_text("do not lose this\n")
     made = run(*few, "--methods", "fewer", "-o", notes)
     assert made.exit_code == 2
-    assert "notes.txt" in one_line(made)
+    assert "notes.txt" in our_line(made)
     assert notes.read_text() == "do not lose this\n"
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests import command_line
+from tests.command_line import our_line
 from tests.report_support import bench, save
-from typer.testing import CliRunner
 
-from tacache.cli.command_line import app
 from tacache_lab.report import Summary, fill, read_study, study
 from tacache_lab.report.readme import marked
 
@@ -18,14 +19,7 @@ ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def run(*arguments: object):
-    return CliRunner().invoke(app, ["report", *map(str, arguments)])
-
-
-def one_line(result) -> str:
-    (line,) = result.stderr.splitlines()
-    assert result.exit_code == 2
-    return line
+run = partial(command_line.run, "report")
 
 
 @pytest.fixture
@@ -96,16 +90,16 @@ def test_documents_that_cannot_be_filled_are_left_alone(results, tmp_path, conte
     document = tmp_path / "README.md"
     if content is not None:
         document.write_text(content)
-    assert message in one_line(run(results, "--into", document))
+    assert message in our_line(run(results, "--into", document))
     assert content is None or document.read_text() == content
 
 
-def test_mistakes_are_one_line(results, tmp_path):
-    assert "there is no results file" in one_line(run(tmp_path / "none.jsonl"))
+def test_mistakes_are_our_line(results, tmp_path):
+    assert "there is no results file" in our_line(run(tmp_path / "none.jsonl"))
     notes = tmp_path / "notes.txt"
     notes.write_text("do not lose this\n")
-    assert "is no file of records" in one_line(run(notes, "-o", tmp_path / "out"))
-    assert "two results files are named" in one_line(run(results, results))
+    assert "is no file of records" in our_line(run(notes, "-o", tmp_path / "out"))
+    assert "two results files are named" in our_line(run(results, results))
     assert not (tmp_path / "out").exists()
     assert not Path("report").exists()
 
@@ -116,17 +110,17 @@ def test_only_a_report_is_written_over(results, tmp_path):
     (tmp_path / "out").mkdir()
     notes = tmp_path / "out" / "main.md"
     notes.write_text("do not lose this\n")
-    assert "no report wrote it" in one_line(run(results, "-o", tmp_path / "out"))
+    assert "no report wrote it" in our_line(run(results, "-o", tmp_path / "out"))
     assert notes.read_text() == "do not lose this\n"
     notes.unlink()
     for _ in range(2):
         assert run(results, "-o", tmp_path / "out").exit_code == 0
 
 
-def test_a_record_with_a_huge_number_is_one_line(results, tmp_path):
+def test_a_record_with_a_huge_number_is_our_line(results, tmp_path):
     text = results.read_text().replace('"psnr": ', '"psnr": 1e308, "other": ', 1)
     results.write_text(text)
-    assert "psnr' is beyond 1e+30" in one_line(run(results, "-o", tmp_path / "out"))
+    assert "psnr' is beyond 1e+30" in our_line(run(results, "-o", tmp_path / "out"))
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
@@ -134,7 +128,7 @@ def test_what_is_missing_is_said_before_anything_is_written(
     results, tmp_path, package, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, package, None)
-    assert "pip install 'tacache[report]'" in one_line(run(results, "-o", tmp_path / "out"))
+    assert "pip install 'tacache[report]'" in our_line(run(results, "-o", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 

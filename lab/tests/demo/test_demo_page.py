@@ -5,11 +5,11 @@ import html
 import io
 import re
 import sys
-from html.parser import HTMLParser
 
 import pytest
 from PIL import Image
 from tests.demo_support import WAYS, saved_demo
+from tests.page_tags import PageTags
 from tests.support import profile_from
 
 from tacache.errors import TACacheError
@@ -17,33 +17,6 @@ from tacache_lab.demo.demo_page import page, write_page
 from tacache_lab.demo.record import ModelDemo
 
 STEPS = WAYS[0][1]
-
-
-class Reader(HTMLParser):
-    """Collects tags, and fails on one that is closed without having been opened."""
-
-    EMPTY = frozenset({"meta", "img", "br", "source", "input"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str]]] = []
-        self.open: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        """A tag opens."""
-        self.found.append((tag, dict(attrs)))
-        if tag not in self.EMPTY:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        """A tag closes: the one opened last."""
-        if tag not in self.EMPTY:
-            assert self.open.pop() == tag
-
-    def all(self, tag: str, **wanted: str) -> list[dict[str, str]]:
-        """The attributes of all such tags."""
-        return [a for t, a in self.found if t == tag and wanted.items() <= a.items()]
 
 
 @pytest.fixture
@@ -60,7 +33,7 @@ def made(tmp_path, profile) -> ModelDemo:
 
 @pytest.mark.slow
 def test_the_page_holds_its_pictures_in_the_rows_of_their_prompts(made, tmp_path):
-    reader = Reader(page(made, tmp_path))
+    reader = PageTags(page(made, tmp_path))
     *images, curves = reader.all("img")
     assert curves["src"].startswith("data:image/svg+xml")
     shown = [base64.b64decode(image["src"].partition(",")[2]) for image in images]
@@ -72,7 +45,7 @@ def test_the_page_holds_its_pictures_in_the_rows_of_their_prompts(made, tmp_path
 
 @pytest.mark.slow
 def test_rules_stand_side_by_side_at_the_same_evaluations(made, tmp_path):
-    figures = Reader(page(made, tmp_path)).all("figure")[: len(WAYS)]
+    figures = PageTags(page(made, tmp_path)).all("figure")[: len(WAYS)]
     assert [one["class"] for one in figures] == ["full", "plain", "linear", "tasu", "tasu"]
     assert [one["style"] for one in figures] == [f"--column: {n}" for n in (1, 2, 3, 4, 4)]
     assert [one.get("data-budget") for one in figures] == [None, "8", "8", "8", "5"]
@@ -82,7 +55,7 @@ def test_rules_stand_side_by_side_at_the_same_evaluations(made, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("moving", [False, True])
 def test_a_policy_keeps_the_page_to_itself(made, clips, tmp_path, moving):
-    (policy,) = Reader(page(clips if moving else made, tmp_path)).all(
+    (policy,) = PageTags(page(clips if moving else made, tmp_path)).all(
         "meta", **{"http-equiv": "Content-Security-Policy"}
     )
     parts = dict(part.split(maxsplit=1) for part in policy["content"].split("; "))
@@ -108,7 +81,7 @@ def clips(made, tmp_path) -> ModelDemo:
 @pytest.mark.slow
 def test_clips_are_films_that_play_in_step(clips, tmp_path):
     text = page(clips, tmp_path)
-    films = Reader(text).all("img", **{"class": "film"})
+    films = PageTags(text).all("img", **{"class": "film"})
     assert len(films) == 2 * len(WAYS)
     with Image.open(io.BytesIO(base64.b64decode(films[0]["src"].partition(",")[2]))) as shown:
         assert (shown.format, shown.size) == ("PNG", (8, 3 * 6))
@@ -117,14 +90,14 @@ def test_clips_are_films_that_play_in_step(clips, tmp_path):
     assert text.index('body.classList.add("started")') > text.rindex("<img")
     assert "prefers-reduced-motion" in text
     assert "21.00 dB" in text
-    assert Reader(text).open == []
+    assert PageTags(text).open == []
 
 
 @pytest.mark.slow
 def test_a_clip_that_stands_still_is_a_picture(clips, tmp_path):
     still = Image.new("RGB", (8, 6))
     still.save(tmp_path / clips.pictures[0].file, save_all=True, append_images=[still, still])
-    *images, _ = Reader(page(clips, tmp_path)).all("img")
+    *images, _ = PageTags(page(clips, tmp_path)).all("img")
     assert images[0]["src"].startswith("data:image/gif;base64,")
     assert [image.get("class") for image in images] == [None, *["film"] * 9]
 
@@ -133,7 +106,7 @@ def test_a_clip_that_stands_still_is_a_picture(clips, tmp_path):
 def test_pictures_are_there_without_the_script(made, tmp_path):
     text = page(made, tmp_path)
     assert "film" not in text
-    reader = Reader(text)
+    reader = PageTags(text)
     assert all("hidden" not in figure for figure in reader.all("figure"))
     assert all("hidden" not in part for part in reader.all("section"))
     (tools,) = reader.all("form")
@@ -175,9 +148,9 @@ def test_the_numbers_are_the_records(made, tmp_path):
 def test_the_page_serves_light_dark_wide_and_narrow(made, tmp_path):
     text = page(made, tmp_path)
     assert "prefers-color-scheme: dark" in text
-    (narrow,) = Reader(text).all("source")
+    (narrow,) = PageTags(text).all("source")
     assert narrow["media"] == "(max-width: 700px)"
-    drawn = [narrow["srcset"], Reader(text).all("img")[-1]["src"]]
+    drawn = [narrow["srcset"], PageTags(text).all("img")[-1]["src"]]
     first, second = (base64.b64decode(one.partition(",")[2]).decode() for one in drawn)
     assert first != second
     for svg in (first, second):

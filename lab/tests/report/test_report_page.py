@@ -7,10 +7,10 @@ import io
 import json
 import re
 import sys
-from html.parser import HTMLParser
 
 import pytest
 from PIL import Image
+from tests.page_tags import PageTags
 from tests.report_support import PROMPTS, REASON, bench, record, traced
 
 from tacache.errors import TACacheError
@@ -22,30 +22,6 @@ from tacache_lab.report.shelves import Shelves, shelves
 
 PNG = b"\x89PNG" + bytes(80)
 VOID = {"meta", "br", "img", "input", "link"}
-
-
-class Reader(HTMLParser):
-    """The tags of a page, and those left open."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        """Remember a tag."""
-        self.found.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        """Close what was opened last."""
-        assert self.open.pop() == tag
-
-    def all(self, tag):
-        """What tags of a kind say."""
-        return [attributes for name, attributes in self.found if name == tag]
 
 
 def pictured(folder, suffix=".png"):
@@ -69,7 +45,7 @@ def plain() -> str:
 
 
 def test_the_page_is_well_formed_and_fetches_nothing(plain):
-    reader = Reader(plain)
+    reader = PageTags(plain)
     assert reader.open == []
     assert not re.search(r"url\(|@import|<link|<iframe", plain)
     assert not [url for url in re.findall(r"https?://[^\"'\s]+", plain) if "w3.org" not in url]
@@ -85,11 +61,13 @@ def test_numbers_stand_in_tables_without_a_script(plain):
     assert "<strong>39.10 ± 2.73</strong>" in plain
     assert "<u>36.10 ± 2.73</u>" in plain
     assert "failed for 1 of 3 samples" in text
-    assert not [one for one in Reader(plain).all("section") if "viewer" in (one.get("class") or "")]
+    assert not [
+        one for one in PageTags(plain).all("section") if "viewer" in (one.get("class") or "")
+    ]
 
 
 def test_cells_are_sorted_by_what_they_mean(plain):
-    values = [cell["data-value"] for cell in Reader(plain).all("td") if "data-value" in cell]
+    values = [cell["data-value"] for cell in PageTags(plain).all("td") if "data-value" in cell]
     assert values
     assert all(float(value) == float(value) for value in values)
     assert 'data-better="higher"' in plain
@@ -116,7 +94,7 @@ def test_pictures_are_inside_the_reference_first(tmp_path):
     text = page([section(study("main", records), kept, {})])
     assert data(text)["shelves"][2]["prompt"] == PROMPTS[2]
     assert "<b>lamp</b>" not in text
-    assert Reader(text).open == []
+    assert PageTags(text).open == []
 
 
 def test_there_is_room_for_whole_samples_only(tmp_path):
@@ -195,13 +173,13 @@ def test_figures_of_steps_are_shown(tmp_path):
     made = section(
         study("drift", traced()), Shelves([], 0, 0), {"drift": tmp_path / "drift-drift.svg"}
     )
-    images = Reader(page([made])).all("img")
+    images = PageTags(page([made])).all("img")
     assert [image["src"][:26] for image in images] == ["data:image/svg+xml;base64,"]
 
 
 def test_several_studies_have_a_way_to_each():
     sections = [section(study(name, bench()), Shelves([], 0, 0), {}) for name in ("one", "two")]
-    links = Reader(page(sections)).all("a")
+    links = PageTags(page(sections)).all("a")
     assert [link["href"] for link in links] == ["#study-0", "#study-1"]
 
 
