@@ -39,13 +39,18 @@ def test_as_many_anchors_as_asked_for_on_any_steps(steps, data):
     assert Plan.from_json(plan.to_json()) == plan
 
 
-@given(st.integers(4, 60), st.data())
-def test_every_new_part_starts_with_an_anchor_and_no_history(steps, data):
+def run_in_parts(steps, data):
+    """A grid with breaks, the steps at which parts begin, and a budget that is enough for them."""
     times = time_grid(steps, shift=3.0)
-    levels = data.draw(st.lists(st.floats(0.05, 0.95), min_size=1, max_size=2, unique=True))
+    levels = data.draw(st.lists(st.floats(0.05, 0.95), min_size=1, max_size=3, unique=True))
     breaks = tuple(sorted(levels, reverse=True))
     parts = break_steps(times, breaks)
-    evaluations = data.draw(st.integers(1 + len(parts), steps))
+    return times, breaks, parts, data.draw(st.integers(1 + len(parts), steps))
+
+
+@given(st.integers(4, 60), st.data())
+def test_every_new_part_starts_with_an_anchor_and_no_history(steps, data):
+    times, breaks, parts, evaluations = run_in_parts(steps, data)
     plan = instant_plan(times, evaluations, breaks=breaks)
     assert plan.evaluations == evaluations
     assert set(parts) <= set(plan.anchors)
@@ -54,11 +59,7 @@ def test_every_new_part_starts_with_an_anchor_and_no_history(steps, data):
 
 @given(st.integers(4, 60), st.data())
 def test_towards_the_flow_each_part_has_a_node_at_the_first_level_of_the_run(steps, data):
-    times = time_grid(steps, shift=3.0)
-    levels = data.draw(st.lists(st.floats(0.05, 0.95), min_size=1, max_size=3, unique=True))
-    breaks = tuple(sorted(levels, reverse=True))
-    parts = break_steps(times, breaks)
-    evaluations = data.draw(st.integers(1 + len(parts), steps))
+    times, breaks, parts, evaluations = run_in_parts(steps, data)
     plan = instant_plan(times, evaluations, breaks=breaks, target="flow")
     assert {times[n] for n in parts} <= set(plan.times)
     assert len(plan.break_steps) >= len(parts)

@@ -70,26 +70,25 @@ def check_finite(x: Tensor) -> Tensor:
 
     What is not finite on the way stays so to the end, so that one look is enough.
     """
-    if _is_finite(x):
-        return x
-    raise HostError(
-        f"the run's result in {str(x.dtype).removeprefix('torch.')} is not finite: run it without "
-        "the plan; if that is finite, the plan's numbers are not this model's, so make it again"
+    return _finite(
+        x,
+        "run's",
+        "run it without the plan; if that is finite, the plan's numbers are not this model's, so "
+        "make it again",
     )
 
 
 def check_full_run(x: Tensor) -> Tensor:
     """Return `x`, the result of a run without a plan, if all of it is finite."""
-    if _is_finite(x):
+    hint = "the model itself gives it, as in a dtype that is too narrow for it"
+    return _finite(x, "full run's", hint)
+
+
+def _finite(x: Tensor, whose: str, hint: str) -> Tensor:
+    if x.device.type == "meta" or bool(torch.isfinite(x).all()):
         return x
-    raise HostError(
-        f"the full run's result in {str(x.dtype).removeprefix('torch.')} is not finite: the model "
-        "itself gives it, as in a dtype that is too narrow for it"
-    )
-
-
-def _is_finite(x: Tensor) -> bool:
-    return x.device.type == "meta" or bool(torch.isfinite(x).all())
+    dtype = str(x.dtype).removeprefix("torch.")
+    raise HostError(f"the {whose} result in {dtype} is not finite: {hint}")
 
 
 def euler(x: Tensor, v: Tensor, t: float, t_next: float) -> Tensor:

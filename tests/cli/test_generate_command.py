@@ -82,21 +82,8 @@ def test_json_of_calibrate_is_the_profile(folders, tmp_path):
 
 
 def test_generate_writes_a_picture_a_prompt_and_seed(folders, flux_plan, tmp_path):
-    made = run(
-        "generate",
-        folders / "flux",
-        "--plan",
-        flux_plan,
-        "A red fox!",
-        "--prompt",
-        "boat",
-        "-n",
-        2,
-        "--seed",
-        5,
-        "-o",
-        tmp_path,
-    )
+    wanted = ["A red fox!", "--prompt", "boat", "-n", 2, "--seed", 5]
+    made = run("generate", folders / "flux", "--plan", flux_plan, *wanted, "-o", tmp_path)
     assert made.exit_code == 0, made.output
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "0000-a-red-fox-s5.png",
@@ -109,18 +96,8 @@ def test_generate_writes_a_picture_a_prompt_and_seed(folders, flux_plan, tmp_pat
 
 
 def test_compare_writes_full_steps_beside_with_psnr_and_times(folders, flux_plan, tmp_path):
-    made = run(
-        "generate",
-        folders / "flux",
-        "--plan",
-        flux_plan,
-        "--prompt",
-        "boat",
-        "--compare",
-        "--json",
-        "-o",
-        tmp_path,
-    )
+    wanted = ["--prompt", "boat", "--compare", "--json"]
+    made = run("generate", folders / "flux", "--plan", flux_plan, *wanted, "-o", tmp_path)
     (output,) = json.loads(made.stdout)["outputs"]
     assert Path(output["file"]).is_file()
     assert Path(output["full_file"]).is_file()

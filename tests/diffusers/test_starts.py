@@ -370,45 +370,13 @@ def test_other_counts_are_refused(call):
 @pytest.fixture(scope="module")
 def hunyuan() -> Any:
     """HunyuanImage, whose guider is told the loop's count."""
-    torch.manual_seed(0)
-    transformer = diffusers.HunyuanImageTransformer2DModel(
-        in_channels=4,
-        out_channels=4,
-        num_attention_heads=2,
-        attention_head_dim=8,
-        num_layers=1,
-        num_single_layers=1,
-        num_refiner_layers=1,
-        mlp_ratio=2.0,
-        patch_size=(1, 1),
-        text_embed_dim=8,
-        text_embed_2_dim=8,
-        rope_axes_dim=(4, 4),
-    ).eval()
-    vae = diffusers.AutoencoderKLHunyuanImage(
-        in_channels=3,
-        out_channels=3,
-        latent_channels=4,
-        block_out_channels=(32, 32),
-        layers_per_block=1,
-        spatial_compression_ratio=2,
-        sample_size=8,
-        scaling_factor=1.0,
-    ).eval()
-    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=5.0)
-    pipe = diffusers.HunyuanImagePipeline(scheduler, vae, *(None,) * 4, transformer)
+    pipe = FURTHER["HunyuanImagePipeline"].build()
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
 
 def hunyuan_call() -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(1)
-    call: dict[str, Any] = {"height": 16, "width": 16, "num_inference_steps": STEPS}
-    for sign in ("", "negative_"):
-        for end, length in (("", 5), ("_2", 3)):
-            call[f"{sign}prompt_embeds{end}"] = torch.randn(1, length, 8, generator=generator)
-            call[f"{sign}prompt_embeds_mask{end}"] = torch.ones(1, length, dtype=torch.int64)
-    return call
+    return FURTHER["HunyuanImagePipeline"].call() | {"num_inference_steps": STEPS}
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def test_the_page_is_built_without_anything_from_elsewhere(studio):
 
 
 def test_drawing_ends_with_the_comparison(studio):
-    updates = list(Trying(studio).draw("a fox", 1, *FOUR, "linear", ME))
+    updates = list(Trying(studio).draw(ME, "a fox", 1, *FOUR, "linear"))
     status, draw, stop, stage, comparison, gallery = updates[-1]
     assert "Done." in status
     assert draw["interactive"] is True
@@ -50,7 +50,7 @@ def test_drawing_ends_with_the_comparison(studio):
 
 
 def test_an_error_is_a_sentence_and_the_buttons_come_back(studio):
-    *_, last = Trying(studio).draw("", 1, *FOUR, "linear", ME)
+    *_, last = Trying(studio).draw(ME, "", 1, *FOUR, "linear")
     assert 'role="alert"' in last[0]
     assert "There is no prompt" in last[0]
     assert last[1]["interactive"] is True
@@ -58,7 +58,7 @@ def test_an_error_is_a_sentence_and_the_buttons_come_back(studio):
 
 def test_a_run_that_is_stopped_says_how_far_it_came(studio):
     events, words = Trying(studio), []
-    for update in events.draw("a fox", 1, *FOUR, "linear", ME):
+    for update in events.draw(ME, "a fox", 1, *FOUR, "linear"):
         words.append(update[0])
         if "step 2 of 10" in update[0] or "step 3 of 4" in update[0]:
             events.stop(ME)
@@ -68,19 +68,19 @@ def test_a_run_that_is_stopped_says_how_far_it_came(studio):
 
 def test_the_settings_mean_a_speed(studio):
     events = Trying(studio)
-    assert "4 of 10 steps run the model: up to 2.5 times" in events.meaning(*FOUR, "linear", ME)
-    five = events.meaning("evaluations", 5, 35, 10, "linear", ME)
-    assert five != events.meaning(*FOUR, "linear", ME)
-    assert "tuned" in events.meaning(*FOUR, "magcache", ME)
-    assert "alert" in events.meaning(*FOUR, "fitted", ME)
+    assert "4 of 10 steps run the model: up to 2.5 times" in events.meaning(ME, *FOUR, "linear")
+    five = events.meaning(ME, "evaluations", 5, 35, 10, "linear")
+    assert five != events.meaning(ME, *FOUR, "linear")
+    assert "tuned" in events.meaning(ME, *FOUR, "magcache")
+    assert "alert" in events.meaning(ME, *FOUR, "fitted")
 
 
 def test_the_promise_is_there_before_anything_is_drawn(studio, shelf):
     shelf.put(fitted(studio.model, 4))
-    said = Trying(studio).meaning(*FOUR, "fitted", ME)
+    said = Trying(studio).meaning(ME, *FOUR, "fitted")
     assert "Promise, measured on 2 held-out samples: 30.0 dB" in said
     assert 'class="psnr"' in said
-    assert "Not measured on this model" in Trying(studio).meaning(*FOUR, "linear", ME)
+    assert "Not measured on this model" in Trying(studio).meaning(ME, *FOUR, "linear")
 
 
 def test_other_steps_bring_their_own_budget_and_plans(studio, shelf):
@@ -89,8 +89,8 @@ def test_other_steps_bring_their_own_budget_and_plans(studio, shelf):
     evaluations, rule, _ = events.set_steps(20, "fitted", ME)
     assert (evaluations["maximum"], evaluations["value"]) == (20, default_evaluations(20))
     assert rule == "linear"
-    assert "4 of 20 steps" in events.meaning(*FOUR, "linear", ME)
-    assert "4 of 10 steps" in events.meaning(*FOUR, "linear", YOU)
+    assert "4 of 20 steps" in events.meaning(ME, *FOUR, "linear")
+    assert "4 of 10 steps" in events.meaning(YOU, *FOUR, "linear")
     assert events.set_steps(10, "fitted", ME)[:2] == [gr.update(maximum=10, value=4), "fitted"]
     assert "alert" in events.set_steps(1000, "fitted", ME)[2]
     assert studio.session("me").steps == 10
@@ -99,9 +99,9 @@ def test_other_steps_bring_their_own_budget_and_plans(studio, shelf):
 def test_a_quality_is_asked_for_in_the_place_of_evaluations(studio, shelf):
     shelf.put(fitted(studio.model, 4))
     events = Trying(studio)
-    assert "4 of 10 steps" in events.meaning("min_psnr", 9, 30, 10, "linear", ME)
-    assert "the best is 30.0 dB" in events.meaning("min_psnr", 9, 31, 10, "linear", ME)
-    *_, last = events.draw("a fox", 1, "min_psnr", 9, 30, 10, "linear", ME)
+    assert "4 of 10 steps" in events.meaning(ME, "min_psnr", 9, 30, 10, "linear")
+    assert "the best is 30.0 dB" in events.meaning(ME, "min_psnr", 9, 31, 10, "linear")
+    *_, last = events.draw(ME, "a fox", 1, "min_psnr", 9, 30, 10, "linear")
     (entry,) = studio.session("me").gallery.entries
     assert "Done." in last[0]
     settings = {name: entry.settings[name] for name in ("min_psnr", "evaluations", "evaluated")}
@@ -112,7 +112,7 @@ def test_a_quality_is_asked_for_in_the_place_of_evaluations(studio, shelf):
 def test_only_what_is_there_is_exported(studio):
     events = Trying(studio)
     assert "nothing to export" in events.export(ME)[1]
-    list(events.draw("a fox", 1, *FOUR, "linear", ME))
+    list(events.draw(ME, "a fox", 1, *FOUR, "linear"))
     archive, _ = events.export(ME)
     assert Path(archive["value"]).suffix == ".zip"
 
@@ -154,7 +154,7 @@ def test_without_a_profile_the_view_says_what_to_do(studio):
 
 def test_charts_show_plans_and_the_last_run(studio, shelf):
     shelf.put(fitted(studio.model, 4))
-    list(Trying(studio).draw("a fox", 1, *FOUR, "linear", ME))
+    list(Trying(studio).draw(ME, "a fox", 1, *FOUR, "linear"))
     curves, frontier, drift = Understanding(studio).charts(ME)
     assert curves.count("<figure") == 3
     assert "30.0 dB" in frontier

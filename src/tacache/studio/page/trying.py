@@ -36,26 +36,17 @@ class TryView(NamedTuple):
 
 
 class Trying:
-    """What the events of the view do."""
+    """What the events of the view do; what is `asked` are the fields that `_options` takes."""
 
     def __init__(self, studio: Studio) -> None:
         self._studio = studio
 
     def draw(
-        self,
-        prompt: str,
-        seed: float,
-        ask: str,
-        evaluations: float,
-        min_psnr: float,
-        like_steps: float,
-        rule: str,
-        request: gr.Request,
+        self, request: gr.Request, prompt: str, seed: float, *asked: Any
     ) -> Iterator[list[Any]]:
         """Yield the page, over and over, while a picture is drawn."""
         studio, session = self._studio, self._studio.session(request.session_hash)
-        options = _options(ask, evaluations, min_psnr, like_steps, rule)
-        options = options._replace(prompt=prompt or "", seed=int(seed or 0))
+        options = _options(*asked)._replace(prompt=prompt or "", seed=int(seed or 0))
         show, latest = Showing(studio.model, options.prompt), None
         yield show.started()
         stop = session.begin("draw")
@@ -72,24 +63,16 @@ class Trying:
         except Exception as error:
             yield show.ended(words.outcome(error, latest))
 
-    def meaning(
-        self,
-        ask: str,
-        evaluations: float,
-        min_psnr: float,
-        like_steps: float,
-        rule: str,
-        request: gr.Request,
-    ) -> str:
+    def meaning(self, request: gr.Request, *asked: Any) -> str:
         """Return what the settings mean: speedup, anchors, and what the plan promises."""
         try:
             known = self._studio.known(self._studio.session(request.session_hash))
-            options = _options(ask, evaluations, min_psnr, like_steps, rule)
+            options = _options(*asked)
             choice = plan_for(known, options)
         except TACacheError as error:
             return words.refused(error)
         if choice is None:
-            return words.rival(rival_names()[rule], options.evaluations, known.model.steps)
+            return words.rival(rival_names()[options.rule], options.evaluations, known.model.steps)
         return words.meaning(choice)
 
     def set_steps(self, steps: float, rule: str, request: gr.Request) -> list[Any]:
