@@ -1,6 +1,6 @@
 """A benchmark runs every method from the same noise on the same model and writes records.
 
-job = Job(methods=["tasu", "magcache"], evaluations=[13, 10], prompts=..., calibration=..., call={})
+job = BenchJob(["tasu", "magcache"], [13, 10], prompts=..., calibration=..., call={})
 records = run_bench(pipe, job, "results.jsonl")
 """
 

@@ -2,8 +2,8 @@
 
 entries = read_entries("geneval", [Path("evaluation_metadata.jsonl")])
 wanted = plan_samples("geneval", entries)
-order = Order("geneval", call, steps=50, plan=("flux", plan))
-records = run_export(PipelineHost(pipe), order, entries, wanted, "out")
+request = ExportRequest("geneval", call, steps=50, plan=("flux", plan))
+records = run_export(PipelineHost(pipe), request, entries, wanted, "out")
 add_scores("geneval", Path("out"), [Path("results.jsonl")])  # what the evaluator says
 """
 

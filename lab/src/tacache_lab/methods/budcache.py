@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
-from tacache.storage.files import Frozen
-from tacache_lab.methods.caching import REUSES, CachingRule, Rebuild, Reuse, reused
+from tacache_lab.methods.caching import REUSES, AnchoredRule, AnchorSettings, Rebuild, Reuse, reused
 from tacache_lab.methods.seam import Meter, RecordedProblem
 
 DEFAULT_TRIES = 200  # of annealing
@@ -33,10 +32,9 @@ Anchors = tuple[int, ...]
 Loss = Callable[[Anchors], float]
 
 
-class BudCacheSettings(Frozen):
+class BudCacheSettings(AnchorSettings):
     """The anchors found, and the search that found them."""
 
-    anchors: Anchors
     reuse: Reuse
     tries: int
     seed: int
@@ -138,7 +136,7 @@ class SharedStarts(Meter):
         return self._kept[start]
 
 
-class BudCache(CachingRule[BudCacheSettings]):
+class BudCache(AnchoredRule[BudCacheSettings]):
     """BudCache's first stage; any budget, deterministic for a seed."""
 
     name = "budcache"
@@ -181,10 +179,6 @@ class BudCache(CachingRule[BudCacheSettings]):
             tries, sweeps = min(tries, SHORT * recording.most), 0
         annealed = anneal(start, recording.steps, loss, tries, self.seed)
         return settings(climb(annealed, recording.steps, loss, sweeps, self.seed))
-
-    def anchors(self, settings: BudCacheSettings, times: Sequence[float]) -> Anchors:
-        """Return the anchors that the search found."""
-        return settings.anchors
 
     def rebuild(self, settings: BudCacheSettings) -> Rebuild:
         """Return the residual x + r_j, or v_j."""

@@ -3,10 +3,11 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from torch import Tensor
 
+from tacache.storage.files import Frozen
 from tacache.tasu import working_dtype
 from tacache.velocity import euler
 from tacache_lab.methods.seam import Baseline, Meter, SamplingProblem, Settings, Visit, last_state
@@ -111,6 +112,28 @@ class CachingRule(Baseline[Settings]):
         for candidate in candidates:
             by_anchors.setdefault(self.anchors(candidate, times), candidate)
         return spending(by_anchors, evaluations)
+
+
+class AnchorSettings(Frozen):
+    """The steps to evaluate."""
+
+    anchors: tuple[int, ...]
+
+
+Anchored = TypeVar("Anchored", bound=AnchorSettings)
+
+
+class AnchoredRule(CachingRule[Anchored]):
+    """A baseline that finds its anchors when it is tuned: they are among its settings."""
+
+    def anchors(self, settings: Anchored, times: Sequence[float]) -> tuple[int, ...]:
+        """Return the steps that were found."""
+        return settings.anchors
+
+
+def with_reuses(settings: Iterable[Settings]) -> list[Settings]:
+    """Return each of these settings with both ways to reuse what an anchor gave."""
+    return [one.model_copy(update={"reuse": reuse}) for one in settings for reuse in REUSES]
 
 
 def between(sums: Iterable[float]) -> list[float]:

@@ -16,9 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacache.storage.files import Frozen
 from tacache.tasu import working_dtype
-from tacache_lab.methods.caching import REUSES, CachingRule, Now, Past, Rebuild, Reuse
+from tacache_lab.methods.caching import (
+    REUSES,
+    AnchoredRule,
+    AnchorSettings,
+    Now,
+    Past,
+    Rebuild,
+    Reuse,
+)
 from tacache_lab.methods.online import relative_change
 from tacache_lab.methods.seam import RecordedProblem
 from tacache_lab.methods.tuning import spread
@@ -30,10 +37,9 @@ SCHEDULES = 12  # that are run, each with and without a correction
 Residuals = Sequence[Tensor]
 
 
-class ERTASettings(Frozen):
+class ERTASettings(AnchorSettings):
     """The steps that are evaluated, what is kept, and (K, B) of every step; none: as cached."""
 
-    anchors: tuple[int, ...]
     reuse: Reuse
     threshold: float
     corrections: tuple[tuple[float, float], ...] = ()
@@ -92,7 +98,7 @@ def line(x: Tensor, y: Tensor) -> tuple[float, float]:
     return slope, float(y.mean()) - slope * float(x.mean())
 
 
-class ERTACache(CachingRule[ERTASettings]):
+class ERTACache(AnchoredRule[ERTASettings]):
     """ERTACache on the velocity's residual."""
 
     name = "ertacache"
@@ -119,10 +125,6 @@ class ERTACache(CachingRule[ERTASettings]):
                 fitted = tuple(corrections(residuals, plain.anchors))
                 settings += [plain.model_copy(update={"corrections": fitted}), plain]
         return settings
-
-    def anchors(self, settings: ERTASettings, times: Sequence[float]) -> tuple[int, ...]:
-        """Return the profiled schedule."""
-        return settings.anchors
 
     def rebuild(self, settings: ERTASettings) -> Rebuild:
         """Return K r_j + B, and the state where the residual is v - x."""

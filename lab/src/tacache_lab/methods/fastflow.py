@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from tacache.stepper import weighted_sum
-from tacache.storage.files import Frozen
 from tacache.tasu import relative_distance
-from tacache_lab.methods.caching import CachingRule, Now, Past, Rebuild
+from tacache_lab.methods.caching import AnchoredRule, AnchorSettings, Now, Past, Rebuild
 from tacache_lab.methods.seam import RecordedProblem
 from tacache_lab.methods.taylorseer import extrapolation_weights, taylor
 
@@ -28,10 +27,9 @@ WARM_UPS = (2, 1, 3, 4)  # a finite difference needs two evaluations
 PRICES = np.geomspace(1e-2, 1e8, 161)  # of an error of 1, in skipped steps
 
 
-class FastFlowSettings(Frozen):
+class FastFlowSettings(AnchorSettings):
     """The steps that the bandit evaluates, and the price of an error that led to them."""
 
-    anchors: tuple[int, ...]
     warm_up: int
     price: float
 
@@ -74,7 +72,7 @@ def best_arms(errors: ArmErrors, steps: int, warm_up: int, price: float) -> tupl
     return tuple(anchors)
 
 
-class FastFlow(CachingRule[FastFlowSettings]):
+class FastFlow(AnchoredRule[FastFlowSettings]):
     """FastFlow on the velocity; the last step is always evaluated."""
 
     name = "fastflow"
@@ -96,10 +94,6 @@ class FastFlow(CachingRule[FastFlowSettings]):
             for price in map(float, PRICES)
         ]
         return self.meeting(settings, recording.times, evaluations)
-
-    def anchors(self, settings: FastFlowSettings, times: Sequence[float]) -> tuple[int, ...]:
-        """Return the steps of the bandit."""
-        return settings.anchors
 
     def rebuild(self, settings: FastFlowSettings) -> Rebuild:
         """Return the finite difference."""

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from tacache.storage.files import Frozen
 from tacache.tasu import norm
-from tacache_lab.methods.caching import REUSES, CachingRule, Rebuild, Reuse, between, reused
+from tacache_lab.methods.caching import CachingRule, Rebuild, Reuse, between, reused, with_reuses
 from tacache_lab.methods.seam import RecordedProblem
 
 # fmt: off
@@ -95,12 +95,7 @@ class MagCache(CachingRule[MagCacheSettings]):
     ) -> Sequence[MagCacheSettings]:
         """Return all schedules that retentions, caps and deltas make of the budget; both reuses."""
         sweep = self._sweep(magnitude_ratios(recording), recording.steps)
-        schedules = self.meeting(sweep, recording.times, evaluations)
-        return [
-            settings.model_copy(update={"reuse": reuse})
-            for settings in schedules
-            for reuse in REUSES
-        ]
+        return with_reuses(self.meeting(sweep, recording.times, evaluations))
 
     def _sweep(self, ratios: tuple[float, ...], steps: int) -> Iterator[MagCacheSettings]:
         """Yield every retention and cap with every delta, tightest first."""

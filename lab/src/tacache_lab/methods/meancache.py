@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacache.storage.files import Frozen
 from tacache.tasu import working_dtype
 from tacache.velocity import euler
-from tacache_lab.methods.caching import MAX_SPAN, CachingRule, Now, Past, Rebuild
+from tacache_lab.methods.caching import MAX_SPAN, AnchoredRule, AnchorSettings, Now, Past, Rebuild
 from tacache_lab.methods.online import mean_abs
 from tacache_lab.methods.seam import RecordedProblem, Visit
 from tacache_lab.methods.tuning import nearly
@@ -28,10 +27,9 @@ SPANS = range(1, MAX_SPAN + 1)
 Floats = NDArray[np.float64]
 
 
-class MeanCacheSettings(Frozen):
+class MeanCacheSettings(AnchorSettings):
     """Anchors, and for each how far back its interval's reconstruction looks."""
 
-    anchors: tuple[int, ...]
     spans: tuple[int, ...]
     gamma: float
 
@@ -84,7 +82,7 @@ def shortest_path(costs: Floats, edges: int) -> tuple[int, ...]:
     return tuple(path[:0:-1])
 
 
-class MeanCache(CachingRule[MeanCacheSettings]):
+class MeanCache(AnchoredRule[MeanCacheSettings]):
     """MeanCache: a schedule for the budget by dynamic programming."""
 
     name = "meancache"
@@ -106,10 +104,6 @@ class MeanCache(CachingRule[MeanCacheSettings]):
             )
             by_anchors.setdefault(anchors, chosen)
         return list(by_anchors.values())
-
-    def anchors(self, settings: MeanCacheSettings, times: Sequence[float]) -> tuple[int, ...]:
-        """Return the nodes of the path."""
-        return settings.anchors
 
     def rebuild(self, settings: MeanCacheSettings) -> Rebuild:
         """Return the average velocity, with the span of the interval."""

@@ -12,7 +12,7 @@ from tacache.profile import Origin
 from tacache.ssc import MAX_SKIP
 from tacache.storage.files import Frozen
 from tacache.velocity import euler
-from tacache_lab.methods.caching import CachingRule, Rebuild, reused
+from tacache_lab.methods.caching import AnchoredRule, AnchorSettings, Rebuild, reused
 from tacache_lab.methods.seam import Baseline, Meter, RecordedProblem, SamplingProblem
 
 
@@ -58,13 +58,7 @@ class FewerSteps(Full):
         return [GridSettings(times=recording.shorter(evaluations))]
 
 
-class AnchorSettings(Frozen):
-    """The steps to evaluate."""
-
-    anchors: tuple[int, ...]
-
-
-class ReuseOnAnchors(CachingRule[AnchorSettings]):
+class ReuseOnAnchors(AnchoredRule[AnchorSettings]):
     """TACache's schedule (SSC, eq. 6-8) without its reconstruction: v_j until the next anchor."""
 
     name = "reuse"
@@ -80,10 +74,6 @@ class ReuseOnAnchors(CachingRule[AnchorSettings]):
         except PlanError:
             return []
         return [AnchorSettings(anchors=plan.anchors)]
-
-    def anchors(self, settings: AnchorSettings, times: Sequence[float]) -> tuple[int, ...]:
-        """Return the anchors of the plan."""
-        return settings.anchors
 
     def rebuild(self, settings: AnchorSettings) -> Rebuild:
         """Return the last evaluated velocity."""

@@ -18,7 +18,15 @@ from numpy.polynomial import Polynomial
 from torch import Tensor
 
 from tacache.storage.files import Frozen
-from tacache_lab.methods.caching import REUSES, CachingRule, Rebuild, Reuse, between, reused
+from tacache_lab.methods.caching import (
+    REUSES,
+    CachingRule,
+    Rebuild,
+    Reuse,
+    between,
+    reused,
+    with_reuses,
+)
 from tacache_lab.methods.online import OnlineRule, SkipCriterion, relative_change
 from tacache_lab.methods.seam import RecordedProblem
 from tacache_lab.methods.tuning import MAX_THRESHOLD
@@ -110,10 +118,7 @@ class TeaCacheTime(CachingRule[TeaCacheSettings]):
         increments = estimate(fit, torch.tensor(changes, dtype=torch.float64)).tolist()
         deltas = between(total for i in range(len(changes)) for total in accumulate(increments[i:]))
         every = (TeaCacheSettings(**fit._asdict(), delta=delta) for delta in deltas)
-        meeting = self.meeting(every, recording.times, evaluations)
-        return [
-            settings.model_copy(update={"reuse": reuse}) for settings in meeting for reuse in REUSES
-        ]
+        return with_reuses(self.meeting(every, recording.times, evaluations))
 
     def anchors(self, settings: TeaCacheSettings, times: Sequence[float]) -> tuple[int, ...]:
         """Return the schedule on this grid."""
