@@ -1,4 +1,4 @@
-"""The studio as people use it: its own command serves it, and real Chromium looks at it."""
+"""The studio, the demo's page and the site as people use them: real Chromium looks at them."""
 
 import os
 import re

@@ -150,7 +150,9 @@ def test_show_what_is_neither_is_one_line(tmp_path, content, part):
 
 
 def test_show_a_missing_file_or_a_directory_is_one_line(tmp_path):
-    assert_one_line(run("show", tmp_path / "none.json"), "none.json", "No such file")
+    missing = run("show", tmp_path / "none.json")
+    assert_one_line(missing, "none.json", "No such file")
+    assert "Errno" not in missing.stderr
     assert_one_line(run("show", tmp_path), tmp_path, "irectory")
 
 

@@ -2,15 +2,12 @@
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.docs.site import DOCS, ROOT, build, sidebar, sidebar_tree
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 MAX_LINES = 250
@@ -21,13 +18,7 @@ MAX_SIDEBAR = 25
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     """The site, built as `make docs` builds it: every warning is an error."""
-    out = tmp_path_factory.mktemp("site")
-    words = ["-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-c", str(DOCS)]
-    made = subprocess.run(
-        [sys.executable, *words, str(ROOT), str(out)], capture_output=True, text=True, check=False
-    )
-    assert made.returncode == 0, made.stderr
-    return out
+    return build(tmp_path_factory.mktemp("site"))
 
 
 @pytest.mark.slow
@@ -42,12 +33,11 @@ def test_the_site_is_built_and_fetches_nothing(site):
 
 
 def test_the_sidebar_has_three_doors_and_at_most_25_pages(site):
-    shown = (site / "docs/index.html").read_text(encoding="utf-8")
-    (sidebar,) = re.findall(r'<div class="sidebar-tree">(.*?)</div>', shown, flags=re.DOTALL)
-    doors = re.findall(r'<li class="toctree-l1[^"]*"><a [^>]*href="([^"#]+)"', sidebar)
+    tree = sidebar_tree(site)
+    doors = re.findall(r'<li class="toctree-l1[^"]*"><a [^>]*href="([^"#]+)"', tree)
     assert doors == ["use.html", "understand.html", "extend.html"]
-    assert sidebar.count('type="checkbox"') == len(doors)  # each is opened and closed by a box
-    pages = set(re.findall(r'href="([^"#]+)"', sidebar))
+    assert tree.count('type="checkbox"') == len(doors)  # each is opened and closed by a box
+    pages = set(sidebar(site))
     assert len(doors) < len(pages) <= MAX_SIDEBAR
     assert not (site / "docs/decisions").exists()
     assert not (site / "training").exists()

@@ -76,8 +76,11 @@ def one_line_errors() -> Iterator[None]:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
         fail(error.format_message())
-    except (TACacheError, OSError) as error:
+    except TACacheError as error:
         fail(str(error))
+    except OSError as error:
+        is_of_a_file = error.filename is not None and error.strerror is not None
+        fail(f"{error.filename}: {error.strerror}" if is_of_a_file else str(error))
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(str(error.name).partition(".")[0])
         if extra is None:
