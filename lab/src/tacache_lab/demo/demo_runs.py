@@ -37,17 +37,15 @@ def draw(
 ) -> ModelDemo:
     """Run the embedded models, and write record, strip, table and page beside their pictures.
 
-    Parts run side by side, each on one core. The first takes longest, and shows its progress.
+    Parts run side by side, each on one core. The first takes longest, and alone shows its progress.
     """
     requests = [
         request._replace(part=f"{run.model}-{run.steps}" if n else "") for n, run in enumerate(runs)
     ]
     pipes = [load(run.model, progress=progress) for run in runs]
-    shown = [progress, *[False] * len(runs)]
-    with (
-        models.steady_threads(pipes[0]),
-        ThreadPoolExecutor(min(len(runs), os.cpu_count() or 1)) as pool,
-    ):
+    cores = min(len(runs), os.cpu_count() or 1)
+    shown = [progress and (n == 0 or cores == 1) for n in range(len(runs))]
+    with models.steady_threads(pipes[0]), ThreadPoolExecutor(cores) as pool:
         draw_one = partial(draw_run, out=out, calibrate=calibrate)
         first, *others = pool.map(draw_one, runs, pipes, requests, shown)
     result = first.model_copy(update={"others": tuple(others)})
