@@ -46,9 +46,19 @@ class RunInputs(NamedTuple):
         return [(plus, minus, seed) for plus, minus in pairs for seed in self.seeds]
 
 
+def check_one_latent(latent: dict[str, Any]) -> None:
+    """Refuse pictures with sound: each needs rates or weights of its own."""
+    if latent["samples"].is_nested:
+        raise HostError(
+            "this latent has pictures and sound, and a run is measured here for one of them: take "
+            "TACache Sampler alone, or fit the model as a pipeline of diffusers (tacache fit)"
+        )
+
+
 def profiles(job: RunInputs) -> Iterator[Profile]:
     """Yield each run's profile as it is done; progress is that of all together."""
     check_flow(job.model.get_model_object("model_sampling"))
+    check_one_latent(job.latent)
     runs, steps = job.runs(), len(job.sigmas) - 1
     show = latent_preview.prepare_callback(job.model, len(runs) * steps)
     for number, run in enumerate(runs):
@@ -69,6 +79,7 @@ def fitted(job: RunInputs, asked: int | QualityGoal, max_evaluations: int, vae: 
     PSNR.
     """
     check_flow(job.model.get_model_object("model_sampling"))
+    check_one_latent(job.latent)
     if "noise_mask" in job.latent or len(job.latent["samples"]) != 1:
         raise HostError("a fit takes a latent of batch size 1 without a mask: give it more seeds")
     done: list[Plan] = []

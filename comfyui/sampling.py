@@ -67,6 +67,8 @@ def follow_plan(
     levels = sigmas.tolist()
     evaluations = evaluations or default_evaluations(len(levels) - 1)
     breaks = changes(guider, levels)
+    if is_joint(guider):
+        check_joint(source, goal)
     if source is None:
         source = stored_or_instant(guider, x, levels, breaks, goal or evaluations, arguments)
     check_model(source.origin, guider.inner_model)
@@ -105,6 +107,27 @@ def check_flow(model_sampling: Any) -> None:
             "TACache needs a rectified-flow model (FLUX, SD3, Wan, Qwen-Image, HunyuanVideo, "
             f"...): this one samples by {', '.join(parents) or type(model_sampling).__name__}"
         )
+
+
+def is_joint(guider: Any) -> bool:
+    """Return whether the state holds several latents, one behind the other, as LTX-2's does."""
+    shapes = (cond.get("model_conds", {}).get("latent_shapes") for cond in _conditionings(guider))
+    return any(one is not None and len(one.cond) > 1 for one in shapes)
+
+
+def check_joint(source: Plan | Profile | None, goal: QualityGoal | None) -> None:
+    """Refuse what was measured for one latent, or for all of them together, on a joint model."""
+    if goal is not None or not (source is None or is_instant(source)):
+        what = "quality" if goal is not None else "profile or fitted plan"
+        raise HostError(
+            f"this model steps pictures and sound in one run, for which no {what} is known here: "
+            "take 'stored or instant' with a number of evaluations"
+        )
+
+
+def is_instant(source: Plan | Profile) -> bool:
+    """Return whether nothing was measured for it: all numbers of a state are treated alike."""
+    return isinstance(source, Plan) and source.rule in ("linear", "reuse") and not source.latents
 
 
 def describe(guider: Any, cfg: float) -> Origin:
@@ -170,6 +193,8 @@ def _near(goal: QualityGoal, run: RunSignature, store: PlanStore | None) -> Qual
 
 def unknown_to_plans(guider: Any, arguments: dict[str, Any]) -> str | None:
     """Return what takes part in this sampling that no plan records, or None where nothing does."""
+    if is_joint(guider):
+        return "several latents in one run"
     if type(guider).__name__ not in PLAIN_GUIDERS:
         return f"the guider {type(guider).__name__}"
     if arguments.get("denoise_mask") is not None:

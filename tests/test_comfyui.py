@@ -595,6 +595,58 @@ def test_a_missing_file_is_named_before_anything_runs(comfy, profile, name, fiel
     assert said.startswith("there is no 'gone.profile.json' in ")
 
 
+# Models of several latents in one run
+
+
+PACKED = (1, 24)  # pictures and sound, one behind the other
+
+
+def joint_prompt(push=0.0):
+    """As a model of pictures and sound, which share the sigmas, has it while it runs."""
+    shapes = SimpleNamespace(cond=[(1, 4, 4), (1, 2, 4)])
+    crossing = SimpleNamespace(cond=torch.full((1, 2, 3), push))
+    return prompt(push, model_conds={"c_crossattn": crossing, "latent_shapes": shapes})
+
+
+@pytest.fixture
+def joint(monkeypatch, tmp_path):
+    """The stand-in, which takes a prompt with what ComfyUI makes of one."""
+    comfy = StandIn(monkeypatch, tmp_path)
+    model, given = comfy.model(flow(PACKED)), {"latent": empty(shape=PACKED)}
+    given |= {"positive": joint_prompt(0.1), "negative": joint_prompt()}
+    return SimpleNamespace(comfy=comfy, model=model, given=given)
+
+
+def test_pictures_with_sound_follow_an_instant_plan(joint, caplog):
+    caplog.set_level("INFO", logger="tacache.comfyui")
+    own = node(joint.comfy, "TACacheSampler").sampler("stored or instant", 6)[0]
+    found = custom_sample(joint.comfy, joint.model, own, sigmas_of(), **joint.given)
+    assert len(evaluated(joint.model)) == 6
+    assert "stored plans do not know several latents in one run" in caplog.text
+    plan = instant_plan(sigmas_of().tolist(), 6)
+    by_plan = sampler(joint.comfy, plan)
+    assert torch.equal(
+        custom_sample(joint.comfy, joint.model, by_plan, sigmas_of(), **joint.given), found
+    )
+
+
+def test_pictures_with_sound_follow_nothing_that_was_measured_for_one(joint, profile):
+    plan = make_plan(profile, evaluations=6)
+    quality = node(joint.comfy, "TACacheSampler").sampler("stored or instant", 0, like_steps=20)
+    for made in (sampler(joint.comfy, plan), sampler(joint.comfy, profile), quality[0]):
+        with pytest.raises(HostError, match="pictures and sound in one run"):
+            custom_sample(joint.comfy, joint.model, made, sigmas_of(), **joint.given)
+    assert not joint.model.model.diffusion_model.calls
+
+
+@pytest.mark.parametrize("make", ["calibrate", "fit"])
+def test_pictures_with_sound_are_neither_measured_nor_fitted(comfy, make):
+    model, nested = comfy.model(flow()), {"samples": SimpleNamespace(is_nested=True)}
+    with pytest.raises(HostError, match="pictures and sound"):
+        {"calibrate": calibrated, "fit": fit}[make](comfy, model, latent_image=[nested])
+    assert not model.model.diffusion_model.calls
+
+
 # Calibrate, plan, fit
 
 
@@ -914,6 +966,23 @@ COMFYUI_NODES = {
         ["LATENT", "LATENT"],
     ),
     "VAEDecode": ({"samples", "vae"}, ["IMAGE"]),
+    "LTXAVTextEncoderLoader": ({"text_encoder", "ckpt_name", "device"}, ["CLIP"]),
+    "LTXVAudioVAELoader": ({"ckpt_name"}, ["VAE"]),
+    "LTXVConditioning": ({"positive", "negative", "frame_rate"}, ["CONDITIONING"] * 2),
+    "EmptyLTXVLatentVideo": ({"width", "height", "length", "batch_size"}, ["LATENT"]),
+    "LTXVEmptyLatentAudio": (
+        {"frames_number", "frame_rate", "batch_size", "audio_vae"},
+        ["LATENT"],
+    ),
+    "LTXVConcatAVLatent": ({"video_latent", "audio_latent"}, ["LATENT"]),
+    "LTXVScheduler": (
+        {"steps", "max_shift", "base_shift", "stretch", "terminal", "latent"},
+        ["SIGMAS"],
+    ),
+    "LTXVSeparateAVLatent": ({"av_latent"}, ["LATENT", "LATENT"]),
+    "LTXVAudioVAEDecode": ({"samples", "audio_vae"}, ["AUDIO"]),
+    "CreateVideo": ({"images", "fps", "audio"}, ["VIDEO"]),
+    "SaveVideo": ({"video", "filename_prefix", "format", "codec"}, []),
     "SaveImage": ({"images", "filename_prefix"}, []),
     "SaveAnimatedWEBP": (
         {"images", "filename_prefix", "fps", "lossless", "quality", "method"},
@@ -945,7 +1014,7 @@ def kind_taken(comfy, kind, name):
 
 def test_there_are_workflows_for_the_editor_and_the_same_for_the_api():
     names = {path.name for path in DRAWN}
-    models = {"flux", "qwen-image", "sd3.5", "wan2.1", "z-image-turbo"}
+    models = {"flux", "ltx-2", "qwen-image", "sd3.5", "wan2.1", "z-image-turbo"}
     assert names == {"flux-calibrate.json", "flux-fit.json"} | {f"{m}-tacache.json" for m in models}
     assert names == {path.name for path in API.glob("*.json")}
 
