@@ -16,6 +16,8 @@ from pydantic import TypeAdapter
 from tests.docs.readme import README, RESULTS, ROOT
 from tests.tiny import prompted
 
+from tacache.diffusers.stepping import check_flow_scheduler
+from tacache.errors import HostError
 from tacache.instant import default_evaluations
 from tacache.storage.files import Frozen
 
@@ -43,6 +45,7 @@ class CatalogueEntry(Frozen):
     guidance: float | None = None
     arguments: str = ""
     full_size: str | None = None  # its name in the records of full size
+    scheduler: str | None = None  # that comes with it, where the class is told of several
     readme: bool = False
 
 
@@ -118,14 +121,27 @@ def tried_large() -> set[str]:
 
 def tried(entry: CatalogueEntry) -> str:
     """Return what was run of a model: its class with tiny weights, and the speed of a large one."""
+    if is_refused(entry):
+        return "refused"
     unnamed = "by its recipe" if entry.pipeline in prompted.PIPELINES else "not"
     tiny = tried_tiny().get(entry.pipeline, unnamed)
     return "tiny, full size" if entry.full_size in tried_large() else tiny
 
 
+def is_refused(entry: CatalogueEntry) -> bool:
+    """Return whether no plan goes into a model: into its class, or into its own scheduler."""
+    if entry.scheduler is None:
+        return tried_tiny().get(entry.pipeline) == "refused"
+    try:
+        check_flow_scheduler(getattr(diffusers, entry.scheduler)())
+    except HostError:
+        return True
+    return False
+
+
 def gain_of(entry: CatalogueEntry) -> tuple[str, str]:
     """Return the evaluations by default and how many fewer they are, as cells of a table."""
-    if tried_tiny().get(entry.pipeline) == "refused":
+    if is_refused(entry):
         return "-", "-"
     steps, evaluations = steps_of(entry), default_evaluations(steps_of(entry))
     return f"{evaluations}", f"{steps / evaluations:.1f}x"

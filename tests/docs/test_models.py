@@ -57,6 +57,8 @@ def test_every_model_stands_once():
         ("FLUX.3 Image Klein Base", ("50", "3.5", "2", f"{default_evaluations(50)}", "4.2x")),
         ("Qwen-Image-2.1 Turbo", ("8", "none", "1", f"{default_evaluations(8)}", "1.3x")),
         ("Sana Sprint", ("2", "4.5", "1", "-", "-", "refused")),
+        ("Kandinsky 6 Pro", ("50", "5", "2", f"{default_evaluations(50)}", "4.2x", "tiny")),
+        ("Kandinsky 6 Pro, distilled", ("16", "none", "1", "-", "-", "refused")),
     ],
 )
 def test_a_line_of_each_kind(model, cells):

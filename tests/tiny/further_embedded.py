@@ -223,6 +223,23 @@ KANDINSKY6 = {
         in_audio_dim=base.CHANNELS,
         out_audio_dim=base.CHANNELS,
     ),
+    "audio_vae": part(
+        "MMAudioVAE",
+        mel_bins=8,
+        latent_channels=base.CHANNELS,
+        hidden_channels=8,
+        channel_multipliers=(1, 1, 1),
+        layers_per_block=1,
+    ),
+    "vocoder": part(
+        "MMAudioVocoder",
+        num_mels=8,
+        upsample_initial_channel=8,
+        upsample_rates=(2, 2),
+        upsample_kernel_sizes=(4, 4),
+        resblock_kernel_sizes=(3,),
+        resblock_dilation_sizes=((1, 3),),
+    ),
 }
 POOLED = {
     "pooled_prompt_embeds": embeddings(1, WIDTH, seed=2),
@@ -536,7 +553,7 @@ TABLE = [
     variant(
         "Kandinsky6TI2VAPipeline",
         KANDINSKY6,
-        SIZE | GUIDED | POOLED | {"num_frames": 5, "sample_audio": False},
+        SIZE | GUIDED | POOLED | {"num_frames": 5},
         2,
     ),
     variant("StableAudio3Pipeline", STABLE_AUDIO, STABLE_AUDIO_CALL),
