@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import threading
 import time
 import traceback
@@ -25,7 +26,7 @@ from tests.diffusers_support import (
     recorded,
     run,
 )
-from tests.tiny import PIPELINES, Tiny
+from tests.tiny import FURTHER, PIPELINES, Tiny
 from tests.tiny.entry import as_tensor
 from tests.tiny.pictures import picture
 from torch import Tensor
@@ -663,3 +664,21 @@ def test_the_same_time_has_the_same_velocity_on_another_grid(name):
             x = run.solver().step(run.evaluate(run.noise, 0), run.noise)
             assert not torch.equal(x, run.noise)
     assert torch.equal(*found)
+
+
+@pytest.mark.slow
+def test_blocks_that_cannot_be_driven_are_not_logged_at_each_level():
+    """The one error says it; diffusers would log it with a trace for each block around the loop."""
+    tiny, seen = FURTHER["HeliosModularPipeline"], []
+    log = logging.getLogger("diffusers.modular_pipelines.modular_pipeline")
+    handler = logging.Handler()
+    handler.emit = seen.append
+    log.addHandler(handler)
+    try:
+        with pytest.raises(HostError, match="cannot be driven"), drive(tiny.build(), **tiny.call()):
+            pass
+        assert not seen
+        log.error("of another thread's")
+        assert len(seen) == 1
+    finally:
+        log.removeHandler(handler)

@@ -17,6 +17,7 @@ from tacache.hosts.learning import RecordedSample
 from tacache.hosts.teaching import (
     check_repeats,
     cost_of,
+    fit_kept,
     kept_options,
     most_of,
     untouched_generators,
@@ -43,6 +44,14 @@ def test_the_cost_is_told_before():
     assert f"at most {most} evaluations" in again
     assert "minutes" in known
     assert "seconds" in cost_of([kept(seconds=0.001)] * 2, RUN, 5)
+
+
+def test_runs_of_other_sizes_within_a_call_teach_nothing(tmp_path):
+    """AnyFlow makes its clip chunk after chunk, each by a run of its own."""
+    small, large = torch.zeros(1, 2), torch.zeros(1, 4)
+    samples = [kept()._replace(ends=((x, x), (x, x))) for x in (small, large)]
+    with pytest.raises(HostError, match="several runs, of other sizes"):
+        fit_kept(None, {}, RUN, 5, samples, tmp_path / "runs")
 
 
 def test_all_budgets_of_a_quality_are_in_its_cost():

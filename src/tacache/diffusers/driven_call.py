@@ -6,6 +6,8 @@ first driven call of a kind of pipeline is compared with a plain one up to its f
 
 import copy
 import inspect
+import logging
+import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -137,7 +139,7 @@ def run_call(pipe: Any, call: dict[str, Any], loop: Loop, settings: list[Any]) -
         with ExitStack() as stack:
             for setting in settings:
                 stack.enter_context(setting)
-            with freeing_hooks(pipe):
+            with freeing_hooks(pipe), not_logged():
                 if isinstance(pipe, ModularPipeline):
                     pipe._blocks = _counted_blocks(loop, pipe._blocks)
                 output = _counted_by(loop, type(pipe).__call__)(pipe, **call)
@@ -146,6 +148,21 @@ def run_call(pipe: Any, call: dict[str, Any], loop: Loop, settings: list[Any]) -
         pass
     except BaseException as error:
         loop.replies.put(Failed(error))
+
+
+@contextmanager
+def not_logged() -> Iterator[None]:
+    """Keep blocks from logging an error of this thread once more at each level: it is raised."""
+    mine, log = threading.get_ident(), logging.getLogger(ModularPipeline.__module__)
+
+    def is_of_others(record: logging.LogRecord) -> bool:
+        return record.thread != mine
+
+    log.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_of_others)
 
 
 @contextmanager
@@ -177,6 +194,8 @@ def _counted_blocks(loop: Loop, blocks: Any) -> Any:
     while waiting:
         block = waiting.pop()
         waiting += block.sub_blocks.values()
+        if hasattr(block, "set_progress_bar_config"):
+            block.set_progress_bar_config(disable=True)
         if isinstance(block, LoopSequentialPipelineBlocks):
             kind = type(block)
             members = {"__call__": _counted_by(loop, kind.__call__), "__module__": kind.__module__}

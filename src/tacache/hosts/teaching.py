@@ -85,6 +85,8 @@ def fit_kept(
 
     It is one plan; for a quality, one of each number of evaluations that was tried.
     """
+    if len({one.noise.shape for one in samples}) > 1:
+        raise HostError("one call makes several runs, of other sizes: no plan is for all of them")
     seeds = list(range(len(samples)))
     resume = resume.with_name(f"{resume.name}.{len(samples)}")
     states = [one.states for one in samples if one.states is not None]
