@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tacache.profile import Origin
+from tacache.storage.origin import Origin
 from tacache_lab.bench.records import Fidelity, Machine, Record, TunedOn
 
 PROMPTS = ("a red fox", "two | boats", "a <b>lamp</b>")

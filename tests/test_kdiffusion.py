@@ -30,8 +30,8 @@ from tacache.kdiffusion import (
     velocity_of,
     with_parts,
 )
-from tacache.profile import Origin
 from tacache.ssc import MAX_SKIP
+from tacache.storage.origin import Origin
 
 SHAPE = (4, 3, 3)
 STEPS = 20

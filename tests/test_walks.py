@@ -24,7 +24,7 @@ PLAN = tacache.instant_plan(TIMES, 4)
 # `fitting.quality_goal`, where it is seen whether a quality is asked for; and every walk with a
 # pipeline passes `diffusers.joint`, where it is seen whether it steps several latents. A request
 # passes `serving.finish_times` where a batch was measured before its end is estimated.
-SAMPLE, PICTURE, FITTED, REQUEST = 2, 13, 34, 37
+SAMPLE, PICTURE, FITTED, REQUEST = 2, 12, 33, 36
 
 
 PAGE = (Path(__file__).parent.parent / "docs/reference/architecture.md").read_text("utf-8")

@@ -10,8 +10,9 @@ from tacache.fitting import fit_plan
 from tacache.grid import time_grid
 from tacache.instant import instant_plan
 from tacache.plan import Certificate, Plan, make_plan
-from tacache.profile import Origin, Profile
+from tacache.profile import Profile
 from tacache.stepper import Stepper, sample
+from tacache.storage.origin import Origin
 
 __version__ = version("tacache")
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from tacache.errors import ProfileError
 from tacache.grid import step_lengths
-from tacache.profile import Origin, Profile, profile_times
+from tacache.profile import Profile, profile_times
 from tacache.storage.finished import FinishedRuns
+from tacache.storage.origin import Origin
 from tacache.tasu import indicators, norm
 from tacache.velocity import Batch, Condition, Velocity, batches, check_velocity, euler
 from tacache.work.processes import ALONE, Processes

@@ -22,9 +22,10 @@ from tacache.errors import HostError
 from tacache.grid import GRID_TOLERANCE, as_times, break_steps, same_grid
 from tacache.moving import from_step, moved_to, until_step, with_breaks
 from tacache.plan import Plan, make_plan
-from tacache.profile import Origin, Profile, profile_times
+from tacache.profile import Profile, profile_times
 from tacache.ssc import least_max_skip
 from tacache.stepper import Stepper
+from tacache.storage.origin import Origin
 from tacache.velocity import Velocity, check_finite, check_velocity
 from tacache.work.progress import counting
 

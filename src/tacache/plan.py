@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from tacache.errors import PlanError, TACacheError
 from tacache.grid import as_times, break_steps, budget_for, step_lengths
-from tacache.profile import Origin, Profile, check_rates
+from tacache.profile import Profile, check_rates
 from tacache.ssc import (
     MAX_SKIP,
     Schedule,
@@ -22,6 +22,7 @@ from tacache.ssc import (
     warn_of_even_steps,
 )
 from tacache.storage.files import FileRecord, Frozen
+from tacache.storage.origin import Origin
 from tacache.tasu import PROFILE_RULES, RATES
 
 MAX_HISTORY = 3  # numbers in a row of weights: of the velocity, of the memory, and its rate

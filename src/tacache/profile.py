@@ -1,6 +1,5 @@
 """A profile: what full-step runs of a host measured, step by step (eq. 2-5)."""
 
-import logging
 import math
 import warnings
 from collections.abc import Iterable, Sequence
@@ -8,12 +7,13 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from tacache.errors import ProfileError, TACacheError, printable
+from tacache.errors import ProfileError, TACacheError
 from tacache.grid import as_times, break_steps, interpolate, step_lengths
-from tacache.storage.files import FileRecord, Frozen
+from tacache.storage.files import FileRecord
+from tacache.storage.origin import Origin
 
 # A grid may leave the measured range by this share of its span (UniPC starts at 0.999999, not 1).
 RANGE_TOLERANCE = 1e-3
@@ -24,35 +24,6 @@ MAX_RATE = 1e6
 ERRATIC = 0.1
 # What not every host knows of its origin: profiles merge where only one of them knows it.
 OFTEN_UNKNOWN = ("weights", "negative")
-
-
-class Origin(Frozen):
-    """An origin says what ran the model, and how. A field that is not set is not known.
-
-    `weights` is a fingerprint of the network's weights with its adapters, and `negative` says
-    whether the call had a negative prompt.
-    """
-
-    kind: str = "function"
-    pipeline: str | None = None
-    model: str | None = None
-    denoiser: str | None = None
-    scheduler: str | None = None
-    scheduler_config: dict[str, JsonValue] | None = None
-    latent_shape: tuple[int, ...] | None = None
-    dtype: str | None = None
-    call: dict[str, JsonValue] | None = None
-    prompts_sha256: str | None = None
-    weights: str | None = None
-    negative: bool | None = None
-
-    def warn_of_model(self, model: str | None, log: logging.Logger) -> None:
-        """Say where a plan is used on another model than it was made for, as on a fine-tune."""
-        if self.model is not None and model is not None and self.model != model:
-            log.warning(
-                "the plan was made for %s, this is %s: fine for a fine-tune, else calibrate it",
-                printable(self.model), model,
-            )  # fmt: skip
 
 
 class Profile(FileRecord):

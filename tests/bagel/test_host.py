@@ -19,7 +19,7 @@ from tacache.bagel.host import Following, followed_plan
 from tacache.bagel.runs import guidance_breaks, run_of, run_times
 from tacache.errors import HostError, PlanError
 from tacache.grid import break_steps
-from tacache.profile import Origin
+from tacache.storage.origin import Origin
 
 # the real inferencer asks for CUDA's autocast on any machine
 pytestmark = pytest.mark.filterwarnings("ignore:.*Disabling autocast:UserWarning")

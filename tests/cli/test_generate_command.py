@@ -13,7 +13,8 @@ from tacache.diffusers import apply, pipeline_loading
 from tacache.diffusers.pipeline import PipelineHost
 from tacache.instant import LIKE_STEPS
 from tacache.plan import Plan
-from tacache.profile import Origin, Profile
+from tacache.profile import Profile
+from tacache.storage.origin import Origin
 from tacache.storage.store import PlanStore
 
 SIZE = ["--height", "32", "--width", "32", "--call", "max_sequence_length=32"]

@@ -8,7 +8,7 @@ from tests.command_line import assert_one_line, run
 from tests.tiny import PIPELINES
 
 from tacache.plan import make_plan
-from tacache.profile import Origin
+from tacache.storage.origin import Origin
 from tacache_lab.commands.demo_command import check_ours
 
 

@@ -40,7 +40,7 @@ from tacache.diffusers.calls import RunningCall
 from tacache.diffusers.checks import check_call
 from tacache.diffusers.stepping import run_times
 from tacache.moving import replan
-from tacache.profile import Origin
+from tacache.storage.origin import Origin
 from tacache.tasu import start_arc
 
 FLOW = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 3.0}

@@ -7,9 +7,9 @@ import pytest
 
 from tacache import Plan, Profile
 from tacache.plan import Certificate, LatentCertificate, LatentPlan
-from tacache.profile import Origin
 from tacache.storage.files import FileRecord, Frozen
 from tacache.storage.frontier import Frontier, Point
+from tacache.storage.origin import Origin
 from tacache_lab.bench.records import Record
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference"

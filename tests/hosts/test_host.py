@@ -17,8 +17,8 @@ from tacache.calibration import full_steps, measure
 from tacache.fitting.fit_options import FitOptions
 from tacache.fitting.integrators import EulerIntegrator
 from tacache.hosts import Call, Pixels, Request, calibrate, fit_plans, generate
-from tacache.profile import Origin
 from tacache.prompts import Sample
+from tacache.storage.origin import Origin
 from tacache.velocity import Batch
 from tacache.work.processes import ALONE
 

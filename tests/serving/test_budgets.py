@@ -4,9 +4,9 @@ from tests.support import certified
 from tacache import time_grid
 from tacache.hosts.accelerate_options import AccelerateOptions
 from tacache.instant import LIKE_STEPS, default_evaluations
-from tacache.profile import Origin
 from tacache.serving.budgets import Budgets, chosen
 from tacache.serving.protocol import Refused, RequestBody
+from tacache.storage.origin import Origin
 from tacache.storage.signature import RunSignature
 from tacache.storage.store import PlanStore
 

@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 from tacache import Plan, make_plan
 from tacache.cli.command_line import app
 from tacache.plan import Certificate
-from tacache.profile import Origin
 from tacache.storage.hub import CARD, OURS, HubError, card, pull, push
+from tacache.storage.origin import Origin
 from tacache.storage.reading import MAX_FILE_BYTES
 
 CERTIFICATE = Certificate(

@@ -6,7 +6,7 @@ from tacache.errors import PlanError
 from tacache.fitting.quality_goal import QualityGoal
 from tacache.instant import default_evaluations, instant_plan, like_evaluations
 from tacache.plan import make_plan
-from tacache.profile import Origin
+from tacache.storage.origin import Origin
 from tacache.studio.choices import RULES, Known, choose, choose_quality, typical_choice
 from tacache.studio.shelf import Shelf, Shelved
 

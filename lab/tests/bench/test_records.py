@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tacache.profile import Origin
+from tacache.storage.origin import Origin
 from tacache_lab.bench.records import (
     Fidelity,
     Machine,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.report_support import PROMPTS, judged, record, undone
 
-from tacache.profile import Origin
+from tacache.storage.origin import Origin
 from tacache_lab.bench.records import TunedOn, read_records
 from tacache_lab.bench.sharing import shareable, write_shareable
 

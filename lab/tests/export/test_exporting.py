@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacache.errors import TACacheError
-from tacache.profile import Origin
+from tacache.storage.origin import Origin
 from tacache_lab.bench.records import Machine, Record, RecordFile, read_records
 from tacache_lab.export import records_file
 from tacache_lab.export.benchmarks import BENCHMARKS, ExportError, plan_samples, read_entries

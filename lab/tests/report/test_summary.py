@@ -20,8 +20,8 @@ from tests.report_support import (
     traced,
 )
 
-from tacache.profile import Origin
 from tacache.prompts import Sample
+from tacache.storage.origin import Origin
 from tacache_lab.bench.records import Machine, RecordError
 from tacache_lab.report import Summary, read_study, study, summarise
 from tacache_lab.report.confidence import difference, estimate, student_t

@@ -27,7 +27,7 @@ from tacache.bagel.runs import (
 from tacache.errors import HostError
 from tacache.fitting.integrators import EulerIntegrator
 from tacache.hosts import Call, Pixels
-from tacache.profile import Origin
+from tacache.storage.origin import Origin
 
 
 class HeldCall:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tacache.grid import as_times
 from tacache.hosts.weights_hash import fingerprint
-from tacache.profile import Origin
+from tacache.storage.origin import Origin
 
 EDGES = 2  # tokens around an image that mark its start and end
 SCALES = ("cfg_text_scale", "cfg_img_scale")

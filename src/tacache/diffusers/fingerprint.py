@@ -13,7 +13,7 @@ from tacache.diffusers.joint import check_latents
 from tacache.errors import HostError, printable
 from tacache.hosts.weights_hash import fingerprint
 from tacache.plan import Plan
-from tacache.profile import Origin
+from tacache.storage.origin import Origin
 from tacache.storage.reading import parse_json
 from tacache.storage.signature import SOLVER_OPTIONS
 

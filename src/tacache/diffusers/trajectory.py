@@ -52,7 +52,7 @@ from tacache.errors import HostError, TACacheError
 from tacache.fitting.latents import Latents
 from tacache.grid import break_steps
 from tacache.hosts import Call, Pixels
-from tacache.profile import Origin
+from tacache.storage.origin import Origin
 
 CHECKED: set[tuple[type, type]] = set()  # kinds of pipelines and schedulers that were compared
 

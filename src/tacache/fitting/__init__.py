@@ -48,7 +48,7 @@ from tacache.fitting.search import SearchedFits, best_power, best_subset, search
 from tacache.grid import break_steps
 from tacache.instant import check_for_the_run, flow_nodes, instant_plan, multistep_rows
 from tacache.plan import Certificate, LatentCertificate, LatentPlan, Plan
-from tacache.profile import Origin
+from tacache.storage.origin import Origin
 from tacache.velocity import Condition, Velocity
 from tacache.work.progress import counting
 

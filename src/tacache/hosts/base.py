@@ -10,8 +10,9 @@ from torch import Tensor
 
 from tacache.fitting.integrators import Integrator
 from tacache.plan import Plan
-from tacache.profile import Origin, Profile
+from tacache.profile import Profile
 from tacache.prompts import Sample
+from tacache.storage.origin import Origin
 from tacache.work.processes import Processes
 
 Call = dict[str, Any]  # what a host is called with beside its prompt and seed

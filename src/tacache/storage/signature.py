@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from tacache.grid import break_steps, same_grid
 from tacache.plan import Plan
-from tacache.profile import Origin
+from tacache.storage.origin import Origin
 
 # of a scheduler's configuration, what its steps are made by; the rest shows in the grid
 SOLVER_OPTIONS = (

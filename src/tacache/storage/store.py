@@ -17,9 +17,9 @@ from platformdirs import user_data_path
 from tacache.errors import PlanError, StorageError, printable
 from tacache.extensions import MODELS, extensions
 from tacache.plan import Plan
-from tacache.profile import Origin
 from tacache.storage.atomic import unwritable
 from tacache.storage.hub import SUFFIX
+from tacache.storage.origin import Origin
 from tacache.storage.signature import RunSignature, plan_name, same_purpose, target_of
 
 __all__ = ["PlanStore", "Stored", "default_folder", "shipped_folders", "target_of"]

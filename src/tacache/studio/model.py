@@ -11,8 +11,9 @@ from tacache.errors import HostError
 from tacache.hosts import Call, Host
 from tacache.hosts.choosing import MIN_STEPS
 from tacache.plan import Plan
-from tacache.profile import Origin, Profile
+from tacache.profile import Profile
 from tacache.prompts import Sample, read_prompts
+from tacache.storage.origin import Origin
 from tacache.storage.signature import RunSignature
 from tacache.studio.turns import Turns, Watch
 

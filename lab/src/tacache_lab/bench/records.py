@@ -16,10 +16,10 @@ from pydantic import Field, JsonValue, model_validator
 from typing_extensions import Self
 
 from tacache.errors import TACacheError
-from tacache.profile import Origin
 from tacache.storage.atomic import write_atomically
 from tacache.storage.files import FileRecord, Frozen
 from tacache.storage.journal import PACKED, Journal
+from tacache.storage.origin import Origin
 
 Status = Literal["done", "failed", "unreachable"]
 # what methods are tuned to and ranked by: the full-step run, or the flow that it approximates

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from tacache.profile import Origin
+from tacache.storage.origin import Origin
 from tacache_lab.bench.named_methods import GENERAL, GENERAL_PROMPTS
 from tacache_lab.bench.records import Record, RecordFile
 

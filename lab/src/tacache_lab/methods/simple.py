@@ -8,9 +8,9 @@ from torch import Tensor
 from tacache.calibration import measure
 from tacache.errors import PlanError
 from tacache.plan import make_plan
-from tacache.profile import Origin
 from tacache.ssc import MAX_SKIP
 from tacache.storage.files import Frozen
+from tacache.storage.origin import Origin
 from tacache.velocity import euler
 from tacache_lab.methods.caching import AnchoredRule, AnchorSettings, Rebuild, reused
 from tacache_lab.methods.seam import Baseline, Meter, RecordedProblem, SamplingProblem

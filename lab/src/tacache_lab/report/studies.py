@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from tacache.profile import Origin
 from tacache.prompts import Sample
 from tacache.storage.journal import PACKED
+from tacache.storage.origin import Origin
 from tacache_lab.bench.records import Record, RecordError, Reference, read_records
 from tacache_lab.report.confidence import difference, estimate, tail
 from tacache_lab.report.nearness import with_equivalents

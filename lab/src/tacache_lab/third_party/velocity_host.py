@@ -18,9 +18,10 @@ from tacache.errors import HostError, TACacheError
 from tacache.fitting.integrators import EulerIntegrator, Integrator
 from tacache.hosts import Call, Host, Pixels
 from tacache.plan import Plan
-from tacache.profile import Origin, Profile
+from tacache.profile import Profile
 from tacache.prompts import Sample
 from tacache.stepper import sample as follow_plan
+from tacache.storage.origin import Origin
 from tacache.velocity import Batch, Velocity
 from tacache.work.processes import ALONE, Processes
 
