@@ -20,7 +20,7 @@ from diffusers import (
 )
 from tests.diffusers.test_starts import STARTED
 from tests.diffusers_support import counted, latents, run
-from tests.tiny import PIPELINES
+from tests.tiny import FURTHER, PIPELINES
 
 from tacache import HostError, Plan, PlanError, TACacheError, instant_plan, time_grid
 from tacache.diffusers import accelerate, applied, apply, fit_plan, remove
@@ -570,6 +570,19 @@ def test_offloading_goes_on_working(name):
     drawn(tiny, pipe, 2)
     assert pipe.scheduler.run_plan.rule == "fitted"
     assert hasattr(pipe.transformer, "_hf_hook")
+
+
+@pytest.mark.slow
+def test_two_runs_of_one_call_are_not_two_samples(caplog):
+    """AnyFlow makes chunk after chunk; the call made again would give the first one for each."""
+    tiny = FURTHER["AnyFlowFARPipeline"]
+    pipe = tiny.build()
+    accelerate(pipe, evaluations=EVALUATIONS, learn=2)
+    run(tiny, pipe, chunk_partition=[1, 1])
+    assert any("nothing can be learned" in line for line in lines(caplog))
+    run(tiny, pipe, chunk_partition=[1, 1])
+    assert pipe.scheduler.run_plan.rule == "linear"
+    assert not list(PlanStore().plans())
 
 
 @pytest.mark.slow

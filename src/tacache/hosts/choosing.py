@@ -32,6 +32,7 @@ from tacache.hosts.teaching import (
 )
 from tacache.instant import instant_plan
 from tacache.plan import Plan
+from tacache.storage.finished import digest
 from tacache.storage.signature import RunSignature
 from tacache.storage.store import PlanStore, Stored
 
@@ -77,6 +78,7 @@ class Chooser:
         self._learnings: dict[str, Learning] = {}
         self._given_up: set[str] = set()
         self._proven: set[frozenset[str]] = set()  # the arguments of calls that repeat
+        self._calls: set[str] = set()  # digests of those with their values
         self._fitted: dict[tuple[str, Budget], Plan] = {}  # that the store could not take
         self._in_vain: set[tuple[str, Budget]] = set()  # that no fit has reached
 
@@ -275,12 +277,18 @@ class Chooser:
             learning.end()
 
     def _prove(self, learning: Learning, source: Source) -> None:
-        """See once for each kind of kept call whether it gives the same velocities again."""
+        """See for each kind of kept call whether it gives the same velocities again.
+
+        A call that equals another one is tried as well: both may be runs of a single call, of which
+        only the first is made again.
+        """
         for one in learning.unseen():
-            if frozenset(one.call) not in self._proven:
+            kind, whole = frozenset(one.call), digest(one.call)
+            if kind not in self._proven or whole in self._calls:
                 host, call = source.host([one])
                 check_repeats(host, call, one)
-                self._proven.add(frozenset(one.call))
+            self._proven.add(kind)
+            self._calls.add(whole)
 
     def _fit(
         self, run: RunSignature, key: str, budget: Budget, learning: Learning, source: Source
