@@ -35,7 +35,7 @@ TINY = {
 }
 # added to a command, where the later word wins: as much of everything as a test has time for
 FEWER = {
-    "demo": "--evaluations 13",
+    "demo": "--evaluations 6 --steps 20",
     "calibrate": "--count 1",
     "fit": "--count 2 --fast",
     "bench": "--count 1 --calibration-count 2",
