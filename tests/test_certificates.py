@@ -68,7 +68,7 @@ def test_plans_that_do_the_same_on_another_grid_share_their_weights():
     assert command.weights_of(other) != command.weights_of(plan)
 
 
-@pytest.mark.parametrize("name", ["tiny-flux", "tiny-flux-turbo"])
+@pytest.mark.parametrize("name", models.shipped())
 def test_shipped_certificates_follow_from_the_committed_records(name):
     rows = [one for one in command.read(command.RECORDS) if one["model"] == name]
     for file, plan in command.shipped_plans(name).items():

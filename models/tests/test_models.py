@@ -413,7 +413,7 @@ def test_shipped_plans_belong_to_their_model_and_its_call(name, target):
         assert (plan.certificate.equivalent_steps is not None) is (target == "flow")
 
 
-@pytest.mark.parametrize("name", ["tiny-flux", "tiny-flux-turbo"])
+@pytest.mark.parametrize("name", models.shipped())
 def test_every_shipped_plan_promises_a_mean_and_a_5th_percentile_of_eight_prompts_at_least(name):
     for file in (models.embedded(name).folder / "plans").iterdir():
         certificate = Plan.load(file).certificate
