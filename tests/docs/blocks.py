@@ -38,6 +38,7 @@ FEWER = {
     "demo": "--evaluations 6 --steps 20",
     "calibrate": "--count 1",
     "fit": "--count 2 --fast",
+    "fit tiny-flux": "--count 2 --fast --steps 20",
     "bench": "--count 1 --calibration-count 2",
 }
 A_PROMPT = "a red apple"  # for the demo that draws several unless told
@@ -74,7 +75,8 @@ def type_command(words: list[str]) -> str:
     program, verb, *rest = words
     assert Path(program).name == "tacache", f"{shlex.join(words)} can be neither run nor exempted"
     prompts = [A_PROMPT] if verb == "demo" and not [w for w in rest if " " in w] else []
-    typed = [verb, *rest, *prompts, *shlex.split(FEWER.get(verb, ""))]
+    fewer = FEWER.get(" ".join(words[1:3]), FEWER.get(verb, ""))
+    typed = [verb, *rest, *prompts, *shlex.split(fewer)]
     made = CliRunner().invoke(app, typed)
     assert made.exit_code == 0, f"{shlex.join(typed)}\n{made.output}{made.exception!r}"
     return made.output

@@ -137,6 +137,7 @@ def test_the_table_has_what_was_asked_for_and_says_what_is_not_there(capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.no_cover
 def test_quick_ends_with_a_page_and_a_file_to_send(few, tmp_path):
     """A model on the disk of its owner, from the first line about cost to what is sent."""
     (tmp_path / "test.txt").write_text("".join(f"secret {i}\n" for i in range(9)))

@@ -145,6 +145,7 @@ def test_help_has_examples():
 
 
 @pytest.mark.slow
+@pytest.mark.no_cover
 @pytest.mark.parametrize("document", [f"docs/reference/{name}.md" for name in ("results", "clips")])
 def test_a_document_shows_what_was_measured(document):
     text = (ROOT / document).read_text(encoding="utf-8")

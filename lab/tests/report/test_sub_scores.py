@@ -10,7 +10,8 @@ from statistics import variance
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lab.tests.report.test_report_page import Reader, data
+from lab.tests.report.test_report_page import data
+from tests.page_tags import PageTags
 from tests.report_support import STEPS, judged, record
 
 from tacache.prompts import Sample
@@ -85,7 +86,7 @@ def test_csv_and_documents_have_all_of_them(made):
 
 def test_the_page_has_the_table_and_plots_no_sub_score(made):
     text = page([section(made, Shelves([], 0, 0), {})])
-    assert Reader(text).open == []
+    assert PageTags(text).open == []
     assert 'data-title="Prompt following"' in text
     titles = {one["title"] for one in data(text)["quantities"]}
     assert {"Prompt following", "Prompt following: overall"} <= titles

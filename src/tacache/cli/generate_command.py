@@ -123,6 +123,13 @@ class ClipOptions:
         return ".gif" if self.gif else ".mp4", self.fps or frame_rate(model)
 
 
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="prompt", help='What to draw, such as "a red fox".'),
+]
+NamedTexts = Annotated[
+    list[str] | None, typer.Option(help="Another way to give a prompt; may be repeated.")
+]
 Speedup = Annotated[
     float | None,
     typer.Option(help="Times faster, such as 4: by a stored plan, else by an instant one."),
@@ -131,15 +138,10 @@ Speedup = Annotated[
 
 def generate(
     model: Model,
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="prompt", help='What to draw, such as "a red fox".'),
-    ] = None,
+    texts: Texts = None,
     *,
     speedup: Speedup = None,
-    prompt: Annotated[
-        list[str] | None, typer.Option(help="Another way to give a prompt; may be repeated.")
-    ] = None,
+    prompt: NamedTexts = None,
     plan: Annotated[
         str | None,
         typer.Option(
