@@ -77,6 +77,12 @@ def test_every_prompt_is_drawn_by_every_plan(made, folder):
     assert "core" in made.machine
 
 
+def test_nothing_is_drawn_from_the_random_numbers_that_threads_share(pipe, tmp_path):
+    before = torch.get_rng_state()
+    run_model_demo(pipe, tmp_path, ASKED._replace(prompts=("a fox",)), lambda p: planned(p)[2:3])
+    assert torch.equal(torch.get_rng_state(), before)  # parts of a demo run side by side
+
+
 def test_each_prompt_is_drawn_in_all_ways_before_the_next_one(pipe, tmp_path, monkeypatch):
     seen, draw = [], module._draw
 

@@ -120,10 +120,14 @@ def fidelity(reference: Tensor, image: Tensor) -> dict[str, float]:
 def _times(pipe: Any, request: DemoRequest) -> tuple[float, ...]:
     """Return the grid of the asked call; nothing that happens once is left for the timed calls."""
     from tacache.diffusers import drive
+    from tacache.diffusers.calls import run_arguments
     from tacache.diffusers.pipeline import PipelineHost
 
     warm_up(PipelineHost(pipe), request.prompts[0], request.call)
-    with drive(pipe, prompt=request.prompts[0], **request.call) as run:
+    # With a generator of its own, since another part may draw from the shared one meanwhile.
+    with drive(
+        pipe, **run_arguments([Sample(request.prompts[0], request.seed)], request.call)
+    ) as run:
         return run.times
 
 
