@@ -154,7 +154,7 @@ def prepare(built: Built, options: argparse.Namespace) -> Bench:
     clock, decoded = Clock(built.device), frozenset(options.decode)
     timed_run(built, clock, options.steps, decode=bool(decoded), stop_after=2)
     seen = probe(built, clock, options.steps)
-    for way in stepping(seen.latent, built.device).values():
+    for way in stepping(seen.latents, built.device).values():
         way()
     repeats = options.repeats, options.full_repeats, options.rival_repeats
     return Bench(built, clock, seen, Thoroughness(*repeats, decoded), options.compile)

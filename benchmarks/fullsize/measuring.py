@@ -58,7 +58,7 @@ class Bench(NamedTuple):
 
 def measure_run(bench: Bench, method: str, budget: int) -> dict[str, Any]:
     """Whole calls by a method: the loop, its parts, and memory."""
-    task = Task(bench.built, bench.seen.times, budget, Position())
+    task = Task(bench.built, bench.seen.times, budget, Position(), bench.seen.further)
     first = _warm(bench, method, task)
     before, graphs = bench.clock.allocated(), graph_count()
     with METHODS[method](task) as engaged, compiled_blocks(bench):
@@ -125,13 +125,20 @@ def _times(runs: Sequence[Timed]) -> dict[str, Any]:
 
 def _memory(runs: Sequence[Timed], before: int) -> dict[str, Any]:
     """What the runs took beyond what was allocated before the method was engaged."""
-    latent = runs[0].latent
+    latents = runs[0].latents
     return {
         "peak_bytes": max(run.peak for run in runs) - before,
-        "latent_bytes": latent.nbytes,
-        "latent_shape": list(latent.shape),
-        "latent_dtype": str(latent.dtype).removeprefix("torch."),
+        "latent_bytes": sum(latent.nbytes for latent in latents),
+        **_shapes(latents),
     }
+
+
+def _shapes(latents: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """The first latent's shape and dtype, and the shapes of a joint model's others."""
+    shapes = [list(latent.shape) for latent in latents]
+    dtype = str(latents[0].dtype).removeprefix("torch.")
+    record = {"latent_shape": shapes[0], "latent_dtype": dtype}
+    return record | ({"further_shapes": shapes[1:]} if shapes[1:] else {})
 
 
 def _parts(
@@ -177,8 +184,19 @@ def _by_length(runs: Sequence[Timed], intervals: Sequence[int]) -> dict[str, flo
     return {str(n): MICRO * statistics.median(times[n]) for n in sorted(times)}
 
 
-def stepping(latent: torch.Tensor, device: torch.device) -> dict[str, Callable[[], torch.Tensor]]:
+def stepping(
+    latents: Sequence[torch.Tensor], device: torch.device
+) -> dict[str, Callable[[], object]]:
     """What a plan does beside the model, on latents like these; none of it alone is a run."""
+    ways = [_ways(latent, device) for latent in latents]
+    return {name: _all_of([way[name] for way in ways]) for name in ways[0]}
+
+
+def _all_of(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    return lambda: [call() for call in calls]
+
+
+def _ways(latent: torch.Tensor, device: torch.device) -> dict[str, Callable[[], torch.Tensor]]:
     v = torch.randn(latent.shape, dtype=latent.dtype, device=device)
     v_previous = v + 0.05 * torch.randn_like(v)
     arc = start_arc(v, v_previous).advance(1.01, 0.02)
@@ -197,13 +215,12 @@ def stepping(latent: torch.Tensor, device: torch.device) -> dict[str, Callable[[
 
 def measure_stepping(bench: Bench) -> dict[str, Any]:
     """Skipped steps alone, many in a row: here launching kernels is part of the time."""
-    latent, calls = bench.seen.latent, 100 if bench.clock.is_cuda else 5
+    latents, calls = bench.seen.latents, 100 if bench.clock.is_cuda else 5
     us = {
         f"{name}_us": spread(bench.clock.per_call(way, calls), MICRO)
-        for name, way in stepping(latent, bench.clock.device).items()
+        for name, way in stepping(latents, bench.clock.device).items()
     }
-    dtype = str(latent.dtype).removeprefix("torch.")
-    return {"repeats": 7, **us, "latent_shape": list(latent.shape), "latent_dtype": dtype}
+    return {"repeats": 7, **us, **_shapes(latents)}
 
 
 def measure_waiting(bench: Bench) -> dict[str, Any]:

@@ -6,7 +6,7 @@ mean nothing, so every rival is told its steps by what its library offers for th
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 from benchmarks.fullsize.models import Built
 from benchmarks.fullsize.timing import Position
 
-from tacache import Plan, Profile, make_plan
+from tacache import Plan, Profile, instant_plan, make_plan
 from tacache.diffusers import applied
 from tacache.diffusers.calls import run_breaks
 from tacache.errors import HostError
 from tacache.moving import with_breaks
+from tacache.plan import LatentPlan
 
 ATTENTION = r"^(blocks|transformer_blocks|single_transformer_blocks)\.\d+\.attn\d?$"
 ROWS = ((1.0,), (1.25, -0.25), (1.6, -0.9, -0.4))
@@ -31,6 +32,7 @@ class Task(NamedTuple):
     times: tuple[float, ...]
     budget: int
     position: Position
+    further: Mapping[str, tuple[float, ...]] = {}  # levels of a joint model's other latents
 
     @property
     def steps(self) -> int:
@@ -112,6 +114,20 @@ def fitted_plan(times: tuple[float, ...], budget: int) -> Plan:
     return Plan(rule="fitted", times=times, anchors=anchors, weights=weights)
 
 
+def joint_plan(plan: Plan, further: Mapping[str, tuple[float, ...]]) -> Plan:
+    """A fitted plan with an entry for each further latent, of the same weights."""
+    entries = {n: LatentPlan(times=times, weights=plan.weights) for n, times in further.items()}
+    return plan.model_copy(update={"latents": entries or None})
+
+
+@contextmanager
+def instant(task: Task) -> Iterator[Engaged]:
+    """An instant plan, which is made without a run of the model."""
+    plan = instant_plan(task.times, task.budget, latents=task.further or None)
+    with _followed(task, plan, {}) as engaged:
+        yield engaged
+
+
 @contextmanager
 def tasu(task: Task) -> Iterator[Engaged]:
     """SSC + TASU, applied as a user does."""
@@ -123,7 +139,8 @@ def tasu(task: Task) -> Iterator[Engaged]:
 def fitted(task: Task) -> Iterator[Engaged]:
     """A fitted plan, applied as a user does."""
     setting = {"weights": "made up"}
-    with _followed(task, fitted_plan(task.times, task.budget), setting) as engaged:
+    plan = joint_plan(fitted_plan(task.times, task.budget), task.further)
+    with _followed(task, plan, setting) as engaged:
         yield engaged
 
 
@@ -296,7 +313,7 @@ def _unpatch(built: Built) -> None:
         module.__dict__.pop("_is_patched", None)
 
 
-OURS: dict[str, Engage] = {"tasu": tasu, "fitted": fitted}
+OURS: dict[str, Engage] = {"instant": instant, "tasu": tasu, "fitted": fitted}
 RIVALS: dict[str, Engage] = {
     "first-block-cache": first_block_cache,
     "magcache": mag_cache,

@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any
 
 import diffusers
@@ -29,6 +31,7 @@ class Model:
     call: Config
     embeddings: Mapping[str, tuple[int, ...]]  # call argument -> shape; a mask is all ones
     parts: Config = field(default_factory=dict)  # what else the pipeline is made of
+    modules: Mapping[str, tuple[str, Config]] = field(default_factory=dict)  # its further networks
     experts: int = 1
     passes: int = 1  # of the transformer in one guided evaluation
     vae_dtype: torch.dtype = torch.bfloat16
@@ -60,6 +63,29 @@ TINY_WAN = {
 VIDEO = {"height": 480, "width": 832, "guidance_scale": 5.0}
 WAN_TEXT = {"prompt_embeds": (1, 512, 4096), "negative_prompt_embeds": (1, 512, 4096)}
 TINY_WAN_TEXT = {"prompt_embeds": (1, 8, 16), "negative_prompt_embeds": (1, 8, 16)}
+
+
+class SilentProcessor:
+    """What Qwen-Image-2.1 asks of its processor when it is made: the length of its template."""
+
+    tokenizer = SimpleNamespace(encode=lambda mark: [0])
+
+    def apply_chat_template(self, messages: Any, **options: Any) -> list[list[int]]:
+        """One token."""
+        return [[0]]
+
+
+PROMPTS = ("prompt", "negative_prompt")
+TINY_CONNECTORS = {
+    f"{kind}_connector_{key}": value
+    for kind in ("video", "audio")
+    for key, value in {
+        "num_attention_heads": 2,
+        "attention_head_dim": 8,
+        "num_layers": 1,
+        "num_learnable_registers": 4,
+    }.items()
+}
 
 MODELS = {
     "flux": Model(
@@ -213,6 +239,125 @@ MODELS = {
             "embeddings": TINY_WAN_TEXT,
         },
     ),
+    "qwen21": Model(
+        "QwenImage21Pipeline",
+        "QwenImage21Transformer2DModel",
+        {},  # the defaults are Qwen-Image-2.1's: 32 layers, 32 x 128
+        "AutoencoderKLQwenImage21",
+        {},
+        DYNAMIC | {"shift": 1.0},
+        {"height": 1024, "width": 1024},
+        {"prompt_embeds": (1, 128, 4096)},
+        parts={"text_encoder": None, "processor": SilentProcessor()},
+        tiny={
+            "config": {
+                "in_channels": 16,
+                "out_channels": 16,
+                "num_layers": 3,
+                "num_attention_heads": 2,
+                "attention_head_dim": 8,
+                "context_in_dim": 16,
+                "axes_dims_rope": (2, 2, 4),
+            },
+            "vae_config": {
+                "base_dim": 2,
+                "decoder_base_dim": 2,
+                "z_dim": 16,
+                "dim_mult": [1] * 5,
+                "temperal_downsample": [False] * 4,
+                "latents_mean": [0.0] * 16,
+                "latents_std": [1.0] * 16,
+            },
+            "call": {"height": 64, "width": 64},
+            "embeddings": {"prompt_embeds": (1, 8, 16)},
+        },
+    ),
+    "ltx2": Model(
+        "LTX2Pipeline",
+        "LTX2VideoTransformer3DModel",
+        {"rope_type": "split"},  # the other defaults are the 19B model's: 48 layers, 32 x 128
+        "AutoencoderKLLTX2Video",
+        {
+            "decoder_causal": False,
+            "spatial_compression_ratio": 32,
+            "temporal_compression_ratio": 8,
+        },
+        {
+            "use_dynamic_shifting": True,
+            "base_shift": 0.95,
+            "max_shift": 2.05,
+            "base_image_seq_len": 1024,
+            "max_image_seq_len": 4096,
+            "shift_terminal": 0.1,
+        },
+        {
+            "height": 512,
+            "width": 768,
+            "num_frames": 121,
+            "guidance_scale": 3.0,
+            "audio_guidance_scale": 7.0,
+            "stg_scale": 0.0,
+            "audio_stg_scale": 0.0,
+            "modality_scale": 1.0,
+            "audio_modality_scale": 1.0,
+            "use_cross_timestep": False,
+        },
+        {f"{prompt}_embeds": (1, 1024, 3840 * 49) for prompt in PROMPTS}
+        | {f"{prompt}_attention_mask": (1, 1024) for prompt in PROMPTS},
+        parts=dict.fromkeys(("text_encoder", "tokenizer")),
+        modules={
+            "audio_vae": ("AutoencoderKLLTX2Audio", {}),
+            "connectors": ("pipelines.ltx2.LTX2TextConnectors", {"rope_type": "split"}),
+            "vocoder": ("pipelines.ltx2.LTX2Vocoder", {}),
+        },
+        note="guidance in one pass with a batch of two",
+        tiny={
+            "config": {
+                "in_channels": 16,
+                "out_channels": 16,
+                "num_layers": 2,
+                "num_attention_heads": 2,
+                "attention_head_dim": 8,
+                "cross_attention_dim": 16,
+                "audio_in_channels": 8,
+                "audio_out_channels": 8,
+                "audio_num_attention_heads": 2,
+                "audio_attention_head_dim": 4,
+                "audio_cross_attention_dim": 8,
+                "caption_channels": 16,
+            },
+            "vae_config": {
+                "latent_channels": 16,
+                "block_out_channels": (8,) * 4,
+                "decoder_block_out_channels": (8, 16, 32),
+                "layers_per_block": (1,) * 5,
+                "decoder_layers_per_block": (1,) * 4,
+            },
+            "audio_vae": {
+                "base_channels": 8,
+                "latent_channels": 4,
+                "resolution": 32,
+                "mel_bins": 8,
+            },
+            "connectors": {
+                "caption_channels": 16,
+                "text_proj_in_factor": 2,
+                "connector_rope_base_seq_len": 32,
+                **TINY_CONNECTORS,
+            },
+            "vocoder": {
+                "in_channels": 16,
+                "hidden_channels": 8,
+                "upsample_kernel_sizes": [4, 4],
+                "upsample_factors": [2, 2],
+                "resnet_kernel_sizes": [3],
+                "resnet_dilations": [[1, 3, 5]],
+            },
+            "call": {"height": 64, "width": 64, "num_frames": 9},
+            "embeddings": {f"{prompt}_embeds": (1, 8, 32) for prompt in PROMPTS}
+            | {f"{prompt}_attention_mask": (1, 8) for prompt in PROMPTS},
+        },
+    ),
 }
 
 
@@ -260,6 +405,10 @@ def build(name: str, device: torch.device, *, tiny: bool = False) -> Built:
     vae = _make(model.vae, model.vae_config | small["vae_config"], device, model.vae_dtype)
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler(**model.shift)
     parts = dict(zip(("transformer", "transformer_2"), experts, strict=False))
+    parts |= {
+        key: _make(kind, config | small[key], device)
+        for key, (kind, config) in model.modules.items()
+    }
     pipe = getattr(diffusers, model.pipeline)(scheduler=scheduler, vae=vae, **parts, **model.parts)
     pipe.set_progress_bar_config(disable=True)
     shapes = small["embeddings"] or model.embeddings
@@ -271,7 +420,7 @@ def _make(
     name: str, config: Config, device: torch.device, dtype: torch.dtype = torch.bfloat16
 ) -> Any:
     with device, _default_dtype(dtype):
-        return getattr(diffusers, name)(**config).eval().requires_grad_(False)
+        return attrgetter(name)(diffusers)(**config).eval().requires_grad_(False)
 
 
 def _embedding(key: str, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:

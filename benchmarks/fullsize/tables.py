@@ -13,6 +13,8 @@ NAMES = {
     "sd35": "SD3.5-large 1024x1024",
     "qwen": "Qwen-Image 1024x1024",
     "wan22": "Wan2.2-T2V-A14B 832x480x17",
+    "qwen21": "Qwen-Image-2.1 1024x1024",
+    "ltx2": "LTX-2 768x512x121 with sound",
 }
 HEAD = (
     "| method | evaluations | denoising | speedup | ideal | achieved | with decoding "

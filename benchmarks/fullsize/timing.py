@@ -7,12 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+from unittest import mock
 
 import torch
 from benchmarks.fullsize.models import Built
 
+from tacache.diffusers.joint import further_schedulers, latent_names
 from tacache.diffusers.stepping import run_times
+from tacache.errors import HostError
+
+Number = TypeVar("Number", int, float)
 
 
 class Clock:
@@ -85,7 +90,8 @@ class Marks:
     iterations: list[Any] = field(default_factory=list)
     steps: list[tuple[Any, Any]] = field(default_factory=list)
     peak: int = 0
-    latent: torch.Tensor | None = None
+    # What each scheduler made last, in the order in which they step: a joint model has several.
+    latents: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -95,9 +101,9 @@ class Timed:
     total: float
     loop: float
     iterations: list[float]
-    steps: list[float]  # of the scheduler's step alone
+    steps: list[float]  # of an iteration's steps of the scheduler alone, of all latents together
     peak: int
-    latent: torch.Tensor  # its shape and dtype alone: a run holds no memory of the next one's
+    latents: list[torch.Tensor]  # shapes and dtypes alone: a run holds no memory of the next one's
     is_finite: bool
     is_decoded: bool
 
@@ -128,7 +134,7 @@ def timed_run(
         marks.iterations.append(clock.mark())
         position.step = i + 1
         if i + 1 in (stop_after, pipe.num_timesteps):
-            marks.peak, marks.latent = clock.peak(), tensors["latents"]
+            marks.peak = clock.peak()
             pipe._interrupt = i + 1 == stop_after
         return {}
 
@@ -150,32 +156,42 @@ def timed_run(
 
 
 def _read(clock: Clock, marks: Marks, start: Any, end: Any, decoded: bool) -> Timed:
-    assert marks.latent is not None
     ends = [marks.start, *marks.iterations]
+    latents = list(marks.latents.values())
+    stepped = [clock.between(a, b) for a, b in marks.steps]
     return Timed(
         total=clock.between(start, end),
         loop=clock.between(ends[0], ends[-1]),
         iterations=[clock.between(a, b) for a, b in pairwise(ends)],
-        steps=[clock.between(a, b) for a, b in marks.steps],
+        steps=by_iteration(stepped, len(marks.iterations)),
         peak=marks.peak,
-        latent=torch.empty_like(marks.latent, device="meta"),
-        is_finite=bool(marks.latent.isfinite().all()),
+        latents=[torch.empty_like(x, device="meta") for x in latents],
+        is_finite=all(bool(x.isfinite().all()) for x in latents),
         is_decoded=decoded,
     )
 
 
+def by_iteration(stepped: Sequence[Number], iterations: int) -> list[Number]:
+    """The sum over each iteration, which steps every latent once."""
+    latents, rest = divmod(len(stepped), iterations)
+    if rest:
+        raise HostError(f"{len(stepped)} steps of schedulers in {iterations} iterations")
+    return [sum(stepped[n * latents : (n + 1) * latents]) for n in range(iterations)]
+
+
 @contextmanager
 def _marked(pipe: Any, clock: Clock, marks: Marks) -> Iterator[None]:
-    """Marks where the pipeline opens its progress bar, and around its scheduler's step."""
+    """Marks where the pipeline opens its progress bar, and around its schedulers' steps."""
 
     def opened(*args: Any, **kwargs: Any) -> Any:
         marks.start = clock.mark()
         return type(pipe).progress_bar(pipe, *args, **kwargs)
 
-    def around(step: Any, *args: Any, **kwargs: Any) -> Any:
+    def around(scheduler: Any, step: Any, *args: Any, **kwargs: Any) -> Any:
         before = clock.mark()
         result = step(*args, **kwargs)
         marks.steps.append((before, clock.mark()))
+        marks.latents[id(scheduler)] = result[0]
         return result
 
     pipe.progress_bar = opened
@@ -188,33 +204,35 @@ def _marked(pipe: Any, clock: Clock, marks: Marks) -> Iterator[None]:
 
 @contextmanager
 def wrapped_step(scheduler: Any, around: Callable[..., Any]) -> Iterator[None]:
-    """The scheduler with `around(step, ...)` in the place of its step, its signature kept."""
-    step = scheduler.step
+    """The scheduler with `around(scheduler, step, ...)` in the place of its step.
 
-    @functools.wraps(step)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return around(step, *args, **kwargs)
+    Its class is changed, since a joint pipeline steps its further latents by copies of it.
+    """
+    step = type(scheduler).step
 
-    scheduler.step = wrapper
-    try:
+    @functools.wraps(step)  # pipelines read the signature
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(self, functools.partial(step, self), *args, **kwargs)
+
+    with mock.patch.object(type(scheduler), "step", wrapper):
         yield
-    finally:
-        del scheduler.step
 
 
 class Probe(NamedTuple):
     """What the first steps of a plain run show."""
 
     times: tuple[float, ...]
-    step: float  # seconds of the scheduler's step, its first left out
-    latent: torch.Tensor  # its shape and dtype alone
+    step: float  # seconds of an iteration's steps of the scheduler, the first left out
+    latents: list[torch.Tensor]  # shapes and dtypes alone
+    further: dict[str, tuple[float, ...]]  # the noise levels of a joint model's other latents
 
 
 def probe(built: Built, clock: Clock, steps: int, evaluations: int = 4) -> Probe:
     """The noise levels of a run of `steps`, by a call that is stopped after its first ones."""
     run = timed_run(built, clock, steps, stop_after=evaluations)
-    times = run_times(built.pipe.scheduler)
-    return Probe(times, statistics.median(run.steps[1:]), run.latent)
+    pipe, schedulers = built.pipe, further_schedulers(built.pipe)
+    further = {n: run_times(schedulers.get(n, pipe.scheduler)) for n in latent_names(pipe)}
+    return Probe(run_times(pipe.scheduler), statistics.median(run.steps[1:]), run.latents, further)
 
 
 def spread(values: Sequence[float], scale: float = 1.0) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from benchmarks.fullsize.models import Built
-from benchmarks.fullsize.timing import Clock, wrapped_step
+from benchmarks.fullsize.timing import Clock, by_iteration, wrapped_step
 from torch.profiler import ProfilerActivity, profile
 
 WAITED = "called a synchronizing CUDA operation"  # what the debug mode warns with
@@ -79,10 +79,16 @@ def pauses(spans: Iterable[tuple[float, float]], evaluations: int) -> dict[str, 
 
 
 def waits_in_steps(built: Built, clock: Clock, steps: int) -> list[int]:
-    """How often each step of the scheduler waits, as CUDA's synchronisation debug mode counts."""
+    """How often each iteration's steps of the scheduler wait, as CUDA's debug mode counts."""
     counts: list[int] = []
+    iterations = 0
 
-    def around(step: Any, *args: Any, **kwargs: Any) -> Any:
+    def ended(pipe: Any, i: int, t: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+        nonlocal iterations
+        iterations = i + 1
+        return {}
+
+    def around(scheduler: Any, step: Any, *args: Any, **kwargs: Any) -> Any:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             result = _watched(clock, step, *args, **kwargs)
@@ -90,8 +96,8 @@ def waits_in_steps(built: Built, clock: Clock, steps: int) -> list[int]:
         return result
 
     with wrapped_step(built.pipe.scheduler, around):
-        _run(built, clock, steps)
-    return counts
+        _run(built, clock, steps, ended)
+    return by_iteration(counts, iterations)
 
 
 def _watched(clock: Clock, step: Any, *args: Any, **kwargs: Any) -> Any:
