@@ -15,6 +15,10 @@ CHROMIUM ?= /usr/bin/chromium
 # What runs everything but the browser's tests, which want the machine for themselves.
 UNIT := --ignore=tests/browser
 
+# What is compiled for tests is kept between runs, whatever the environment says: pytest rewrites
+# every assertion, which takes each of its processes ten seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test quick lint types unit test-browser docs linkcheck dist upstream format clean engines soak
 
 demo: $(DEMO)

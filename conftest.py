@@ -1,5 +1,6 @@
 """Settings and fixtures all tests share."""
 
+import gc
 import os
 import tempfile
 from itertools import count
@@ -18,6 +19,7 @@ from tacache import Profile, calibrate, time_grid
 settings.register_profile("tests", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("tests")
 torch.set_num_threads(1)
+gc.disable()  # nothing that is made while tests are collected is garbage
 
 # Where slow tests reach what no quick one does; elsewhere they run untraced, a third faster.
 MEASURED_WHERE_SLOW = (
@@ -37,6 +39,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_measured = any(item.path.is_relative_to(folder) for folder in measured)
         if item.get_closest_marker("slow") and not is_measured:
             item.add_marker("no_cover")
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but never look at the modules and tests that are there by now."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
