@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections import defaultdict
@@ -20,6 +21,7 @@ from unittest import mock
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
+from tests.forked import ForkedScript
 from tests.tiny import PIPELINES, Tiny
 from tests.tiny.counting import counted
 from tests.tiny.entry import as_tensor
@@ -54,7 +56,15 @@ def call_of(tiny: Tiny, **changes: Any) -> dict[str, Any]:
 
 
 def in_two_processes(folder: Path, script: str, timeout: float = 90) -> tuple[int, list[Any]]:
-    """Run a script under torchrun; return its exit code, and what each rank has written."""
+    """Run a script as two ranks; return the worst exit code, and what each rank has written."""
+    common = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
+    ranks = [ForkedScript(script, folder, RANK=n, LOCAL_RANK=n, **common) for n in range(2)]
+    codes = [rank.wait(timeout) for rank in ranks]
+    return _answers(folder, max(map(abs, codes)), "".join(rank.output()[1] for rank in ranks))
+
+
+def under_torchrun(folder: Path, script: str, timeout: float = 90) -> tuple[int, list[Any]]:
+    """Do the same under torchrun itself, in processes that have imported nothing."""
     (folder / "script.py").write_text(script)
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
@@ -67,9 +77,19 @@ def in_two_processes(folder: Path, script: str, timeout: float = 90) -> tuple[in
         timeout=timeout,
         check=False,
     )
-    answers = [folder / f"{rank}.json" for rank in range(2)]
-    assert all(answer.exists() for answer in answers), done.stderr
-    return done.returncode, [json.loads(answer.read_text()) for answer in answers]
+    return _answers(folder, done.returncode, done.stderr)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _answers(folder: Path, code: int, error: str) -> tuple[int, list[Any]]:
+    files = [folder / f"{rank}.json" for rank in range(2)]
+    assert all(file.exists() for file in files), error
+    return code, [json.loads(file.read_text()) for file in files]
 
 
 def run(tiny: Tiny, pipe: Any, **changes: Any) -> Tensor:

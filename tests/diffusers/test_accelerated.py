@@ -5,8 +5,6 @@ import errno
 import json
 import logging
 import pickle
-import subprocess
-import sys
 import threading
 import time
 
@@ -20,6 +18,7 @@ from diffusers import (
 )
 from tests.diffusers.test_starts import STARTED
 from tests.diffusers_support import counted, latents, run
+from tests.forked import ForkedScript
 from tests.tiny import FURTHER, PIPELINES
 
 from tacache import HostError, Plan, PlanError, TACacheError, instant_plan, time_grid
@@ -492,16 +491,14 @@ for seed in map(int, sys.argv[3:]):
 """
 
 
-def process(*arguments, **options):
-    return subprocess.Popen(
-        [sys.executable, "-c", ANOTHER_PROCESS, *map(str, arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
-    )  # fmt: skip
+def process(*arguments):
+    return ForkedScript(ANOTHER_PROCESS, *arguments)
 
 
 def results(child):
-    out, error = child.communicate(timeout=300)
-    assert child.returncode == 0, error
+    code = child.wait()
+    out, error = child.output()
+    assert code == 0, error
     return [line.split()[1:] for line in out.splitlines() if line.startswith("drawn")], error
 
 
@@ -700,10 +697,9 @@ def test_a_killed_process_is_followed_by_one_that_goes_on():
     child = process("flux", 50, *range(50))
     folder = PlanStore().folder / "learning"
     whole = "*/[0-9]*[0-9].sample"  # drafts have other names
-    while not list(folder.glob(whole)) and child.poll() is None:
+    while not list(folder.glob(whole)) and child.is_running():
         time.sleep(0.02)
     child.kill()
-    child.communicate()
     assert list(folder.glob(whole))
     found, _ = results(process("flux", 2, 5, 6))
     assert found[-1] == ["5", "fitted"]
@@ -787,13 +783,10 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (70_000, 70_000))
 @pytest.mark.slow
 def test_a_full_disk_stops_no_picture(tmp_path):
     """A limit on the size of files stands for the disk: a sample does not fit."""
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, "flux", "2", "0", "1"], capture_output=True, text=True,
-        check=True,
-    )  # fmt: skip
-    assert done.stdout.split("\n")[:2] == ["drawn 12 None", "drawn 5 linear"]
-    assert done.stderr.count("Nothing is learned") == 1
-    assert "cannot write" in done.stderr
+    found, said = results(ForkedScript(FULL_DISK, "flux", 2, 0, 1))
+    assert found == [["12", "None"], ["5", "linear"]]
+    assert said.count("Nothing is learned") == 1
+    assert "cannot write" in said
 
 
 @pytest.mark.slow

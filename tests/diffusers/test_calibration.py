@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from tests.diffusers_support import STEPS, in_two_processes, profile_of, recorded, run
+from tests.diffusers_support import STEPS, profile_of, recorded, run, under_torchrun
 from tests.tiny import PIPELINES
 from tests.tiny.pictures import picture
 from torch import Tensor
@@ -435,9 +435,8 @@ from tacache.diffusers import calibrate
 from tests.diffusers_support import PIPELINES, torch
 
 folder, rank = Path(sys.argv[1]), os.environ["RANK"]
-job = json.loads((folder / "job.json").read_text())
 pipe = PIPELINES["flux"].build()
-encode, runs = pipe.encode_prompt, []
+encode, answers = pipe.encode_prompt, []
 
 def watched(*args, **kwargs):
     if kwargs["prompt"] == job.get("bad"):
@@ -446,44 +445,61 @@ def watched(*args, **kwargs):
     return encode(*args, **kwargs)
 
 pipe.encode_prompt = watched
-try:
-    profile = calibrate(pipe, job["prompts"], resume=folder / "runs.jsonl", **job["call"])
-    answer = {"profile": profile.to_json()}
-except Exception as error:
-    answer = {"error": f"{type(error).__name__}: {error}"}
-(folder / f"{rank}.json").write_text(json.dumps(answer | {"runs": runs}))
-sys.exit("error" in answer)
+for name, job in json.loads((folder / "jobs.json").read_text()).items():
+    runs = []
+    try:
+        profile = calibrate(pipe, job["prompts"], resume=folder / name, **job["call"])
+        answers.append({"profile": profile.to_json(), "runs": runs})
+    except Exception as error:
+        answers.append({"error": f"{type(error).__name__}: {error}", "runs": runs})
+(folder / f"{rank}.json").write_text(json.dumps(answers))
+sys.exit("error" in answers[-1])
 """
 
 
-def launch(folder: Path, **job: Any) -> tuple[int, list[dict[str, Any]]]:
-    """Calibrate in two processes; the launcher's exit code and what each process found."""
-    (folder / "job.json").write_text(json.dumps({"call": flux_call()} | job))
-    return in_two_processes(folder, SCRIPT)
+class Launched(NamedTuple):
+    """The launcher's exit code, where runs are kept, and what each process found, job by job."""
+
+    code: int
+    folder: Path
+    whole: list[dict[str, Any]]
+    failing: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory) -> Launched:
+    """Two calibrations in two processes, of which the second process fails in the second one.
+
+    There it has one prompt of three, the failing one.
+    """
+    jobs = {"whole": {"prompts": PROMPTS}, "failing": {"prompts": PROMPTS[:3], "bad": PROMPTS[1]}}
+    folder = tmp_path_factory.mktemp("processes")
+    every = {name: {"call": flux_call()} | job for name, job in jobs.items()}
+    (folder / "jobs.json").write_text(json.dumps(every))
+    code, answers = under_torchrun(folder, SCRIPT)
+    whole, failing = (list(both) for both in zip(*answers, strict=True))
+    return Launched(code, folder, whole, failing)
 
 
 @pytest.mark.slow
-def test_two_processes_measure_what_one_does(undisturbed, flux, encoded, tmp_path):
-    code, answers = launch(tmp_path, prompts=PROMPTS)
-    assert code == 0
-    first, second = (Profile.from_json(answer["profile"]) for answer in answers)
+def test_two_processes_measure_what_one_does(undisturbed, flux, encoded, launched):
+    first, second = (Profile.from_json(answer["profile"]) for answer in launched.whole)
     assert first == second
     assert_same(first, undisturbed, rtol=1e-12)
     assert first.origin == undisturbed.origin
-    assert [len(answer["runs"]) for answer in answers] == [2, 2]
-    assert sorted(prompt for answer in answers for prompt in answer["runs"]) == sorted(PROMPTS)
+    assert [len(answer["runs"]) for answer in launched.whole] == [2, 2]
+    runs = (prompt for answer in launched.whole for prompt in answer["runs"])
+    assert sorted(runs) == sorted(PROMPTS)
     # One process goes on from what the two left.
-    assert_same(
-        calibrate(flux, PROMPTS, resume=tmp_path / "runs.jsonl", **flux_call()), first, rtol=1e-12
-    )
+    alone = calibrate(flux, PROMPTS, resume=launched.folder / "whole", **flux_call())
+    assert_same(alone, first, rtol=1e-12)
     assert not encoded
 
 
 @pytest.mark.slow
-def test_a_failure_in_one_process_ends_both(tmp_path):
-    """Three prompts, the failing one first in the second process, which has no other."""
-    code, answers = launch(tmp_path, prompts=PROMPTS[:3], bad=PROMPTS[1])
-    assert code != 0
+def test_a_failure_in_one_process_ends_both(launched):
+    assert launched.code != 0
     reason = f"{PROMPTS[1]!r} with seed 0: this prompt cannot be encoded"
-    assert answers[1]["error"] == f"HostError: {reason}"
-    assert answers[0]["error"] == f"HostError: another process failed: process 1: {reason}"
+    first, second = (answer["error"] for answer in launched.failing)
+    assert second == f"HostError: {reason}"
+    assert first == f"HostError: another process failed: process 1: {reason}"
