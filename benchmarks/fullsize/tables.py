@@ -81,8 +81,12 @@ def summary(records: Iterable[Record], budget: int = 13) -> str:
     """One short table: of every method its speedup at one budget on every model, of the ideal."""
     good = [r for r in records if "error" not in r and r.get("budget") in (None, budget)]
     groups = list(_groups(good))
-    several = len({(r["device"], r["steps"]) for group in groups for r in group}) > 1
-    columns = {title: group for group in groups if (title := _column(group, several))}
+    told = [
+        form
+        for key, form in (("device", "{device}"), ("steps", "{steps} steps"))
+        if len({r[key] for group in groups for r in group}) > 1
+    ]
+    columns = {title: group for group in groups if (title := _column(group, told))}
     methods = dict.fromkeys(
         run["method"] for runs in columns.values() for run in runs if run["method"] != "full"
     )
@@ -98,16 +102,16 @@ def _steps(records: list[Record]) -> str:
     return ", ".join(str(n) for n in sorted({r["steps"] for r in records if r["what"] == "run"}))
 
 
-def _column(runs: list[Record], several: bool) -> str:
-    """A model and mode as the head of a column, where several were used with the device and steps.
+def _column(runs: list[Record], told: list[str]) -> str:
+    """A model and mode as the head of a column, with what is told of its runs besides.
 
     Nothing without its full steps.
     """
     full = next((run for run in runs if run["method"] == "full"), None)
     if full is None:
         return ""
-    where = f", {full['device']}, {full['steps']} steps" if several else ""
-    return f"{NAMES[full['model']]}, {full['mode']}{where}"
+    besides = (form.format_map(full) for form in told)
+    return ", ".join([NAMES[full["model"]], full["mode"], *besides])
 
 
 def _cell(method: str, runs: list[Record]) -> str:

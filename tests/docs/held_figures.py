@@ -17,7 +17,7 @@ from itertools import starmap
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from benchmarks.fullsize.tables import speedups, with_decoding
+from benchmarks.fullsize.tables import latents_above, speedups, with_decoding
 from tests.docs.readme import OURS, RESULTS, ROOT, nearness, packed
 
 from tacache_lab.report.confidence import student_t
@@ -194,6 +194,7 @@ def served(model: str, times: float, order: str, graphs: bool) -> dict[str, Any]
 def held() -> Iterator[Held]:
     """Yield all sentences with figures that follow from records."""
     yield from starmap(Held, _readme())
+    yield from starmap(Held, _recent_models())
     yield from starmap(Held, _flow())
     yield from starmap(Held, _clips())
     yield from starmap(Held, _fits())
@@ -228,6 +229,26 @@ def _readme() -> Iterator[tuple[str, tuple[float, ...]]]:
     yield (
         "17 evaluations, as near to the flow as {:.0f} Euler steps",
         (plan["certificate"]["equivalent_steps"],),
+    )
+
+
+def _recent_models() -> Iterator[tuple[str, tuple[float, ...]]]:
+    shares, skips, parts, kept = [], [], [], []
+    for model in ("qwen21", "ltx2"):
+        runs = [r for r in lines_of("fullsize.jsonl") if (r["model"], r["what"]) == (model, "run")]
+        full = next(run for run in runs if run["method"] == "full")
+        for run in (run for run in runs if run["method"] in ("instant", "tasu", "fitted")):
+            speedup, ideal = speedups(run, full)
+            skip = run["skip_us"]["median"]
+            shares.append(100 * speedup / ideal)
+            skips.append(skip)
+            parts.append(100 * skip / 1e6 / full["evaluated_seconds"]["median"])
+            kept.append(latents_above(run, full))
+    assert max(kept) < 1.01
+    yield (
+        "reach at least {:.1f} % of the ideal there. A skipped step takes {:.0f} us to {:.0f} us, "
+        "at most {:.3f} % of an evaluation, and a plan holds at most one latent",
+        (min(shares), min(skips), max(skips), max(parts)),
     )
 
 
