@@ -45,6 +45,7 @@ PAGES_OF_RESULTS = (
     "docs/reference/flow.md",
     "docs/reference/others.md",
     "docs/reference/results.md",
+    "docs/reference/rivals.md",
 )
 # Pages, or folders of them, whose figures are of another kind.
 OTHER_PAGES = {
@@ -109,7 +110,7 @@ UNRECORDED = (
     Unrecorded(r"(?:and|for) (?:15|30) (?:seconds|minutes)", "a limit that the code sets"),
     Unrecorded(r"q_i = \(1 - .*?0\.7\)\)\^\(1 / 0\.85\)", "a formula"),
     Unrecorded(r"more than 0\.05|than 1\.9|PSNR beyond 999 dB|count as 100 dB", "a limit"),
-    Unrecorded(r"Python 3\.10|SD3\.5|37\.6 MB", "a version or a size"),
+    Unrecorded(r"Python 3\.10|diffusers 0\.42|SD3\.5|37\.6 MB", "a version or a size"),
 )
 
 
@@ -202,6 +203,8 @@ def held() -> Iterator[Held]:
     yield from starmap(Held, _serving())
     yield from starmap(Held, _distilled())
     yield from starmap(Held, _rivals())
+    settings = ("flux", "flux-fast")
+    yield from starmap(Held, _published("main", settings, "flux", "spectrum:flux"))
 
 
 def _readme() -> Iterator[tuple[str, tuple[float, ...]]]:
@@ -317,6 +320,11 @@ def _clips() -> Iterator[tuple[str, tuple[float, ...]]]:
         "is ahead of it by {:.1f} ± {:.1f} dB",
         gain(samples["oss", 7], samples["fitted", 7]),
     )
+    yield (
+        "and ERTACache by {:.1f} ± {:.1f} dB",
+        gain(samples["ertacache", 7], samples["fitted", 7]),
+    )
+    yield from _published("wan-main", ("wan-library", "wan", "wan-fast"), guided="wan")
     yield "`fitted` is {:.1f} dB closer", (main["fitted", 25] - main["tasu", 25],)
     yield (
         "13 evaluations has {:.1f} dB, and the paper's rule with 25 has {:.1f}. To be as close "
@@ -329,9 +337,7 @@ def _clips() -> Iterator[tuple[str, tuple[float, ...]]]:
     yield "26 evaluations here and give {:.1f} dB", (main["tasu:wan", None],)
     few, changes = (measured("wan-few", metric, 60) for metric in ("psnr", "motion-psnr"))
     rivals = {("oss", 7): "OSS", ("budcache", 5): "BudCache", ("magcache", 5): "MagCache"}
-    rivals["diffusers-magcache", 5] = (
-        "MagCache of diffusers, the first by changes on the 24 prompts"
-    )
+    rivals["diffusers-magcache", 5] = "MagCache of diffusers"
     for (rival, budget), said in rivals.items():
         leads = [gain(of["fitted", budget], of[rival, budget]) for of in (few, changes)]
         yield (
@@ -344,14 +350,14 @@ def _clips() -> Iterator[tuple[str, tuple[float, ...]]]:
         "fewer Euler steps": "fewer",
     }
     cells = " | {:.1f} | {:.1f} | {:.1f} |"
-    yield f"| instant plan{cells}", tuple(instant["instant", k] for k in (13, 17, 25))
+    yield f"| instant plan{cells}", tuple(main["instant", k] for k in (13, 17, 25))
     for said, name in rows.items():
         yield f"| {said}{cells}", tuple(main[name, k] for k in (13, 17, 25))
     yield (
         "of first order, {:.1f} dB to {:.1f} with 10 evaluations, and that of diffusers, {:.1f} "
         "dB to {:.1f} with 11",
         (
-            *(main["taylorseer-1:wan", None], instant["instant", 10]),
+            *(main["taylorseer-1:wan", None], main["instant", 10]),
             *(main["diffusers-taylorseer:wan", None], instant["instant", 11]),
         ),
     )
@@ -367,6 +373,22 @@ def _clips() -> Iterator[tuple[str, tuple[float, ...]]]:
     thresholds = psnr("wan-thresholds")
     fixed = sorted(value for (name, _), value in thresholds.items() if "/" in name)
     yield "here and give {:.1f} to {:.1f} dB", (fixed[0], fixed[-2])  # the last is full steps
+
+
+def _published(
+    study: str, seacache: tuple[str, ...], guided: str, *others: str
+) -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Yield what rivals of 2026 spend and reach at their published settings."""
+    spent: dict[str, list[float]] = {}
+    for record in packed(study):
+        evaluations = record.get("equivalent_evaluations") or len(record.get("evaluated", ()))
+        spent.setdefault(record["method"], []).append(evaluations)
+    names = [*(f"diffusers-seacache:{setting}" for setting in seacache), *others]
+    said = {name: f"`{name}`" for name in names}
+    said[f"cfg-late:{guided}"] = f"`cfg-late:{guided}`, in equivalent evaluations"
+    for name, words in said.items():
+        reached = mean(spent[name]), psnr(study)[name, None]
+        yield f"| {words} | {{:.1f}} | {{:.1f}} |", reached
 
 
 def _fits() -> Iterator[tuple[str, tuple[float, ...]]]:
@@ -506,7 +528,7 @@ def _distilled() -> Iterator[tuple[str, tuple[float, ...]]]:
 
 
 def _rivals() -> Iterator[tuple[str, tuple[float, ...]]]:
-    main, at_once = psnr("main"), psnr("flow")
+    main = psnr("main")
     names = {
         "TACache, fitted": "fitted",
         "MagCache": "magcache",
@@ -520,7 +542,7 @@ def _rivals() -> Iterator[tuple[str, tuple[float, ...]]]:
         yield f"| {said}{cells}", tuple(main[name, k] for k in (25, 13, 7))
     yield (
         f"| TACache, instant: nothing measured{cells}",
-        tuple(at_once["instant", k] for k in (25, 13, 7)),
+        tuple(main["instant", k] for k in (25, 13, 7)),
     )
     timed = {
         "TACache, fitted": "fitted",
