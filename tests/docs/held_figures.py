@@ -203,6 +203,7 @@ def held() -> Iterator[Held]:
     yield from starmap(Held, _serving())
     yield from starmap(Held, _distilled())
     yield from starmap(Held, _rivals())
+    yield from starmap(Held, _quality())
     settings = ("flux", "flux-fast")
     yield from starmap(Held, _published("main", settings, "flux", "spectrum:flux"))
 
@@ -524,6 +525,58 @@ def _distilled() -> Iterator[tuple[str, tuple[float, ...]]]:
         "keep {:.1f} dB (5th percentile {:.1f}) to its own eight steps; six plain steps have "
         "{:.1f} ({:.1f})",
         tuple(lora[kind][of] for kind in ("reuse", "fewer") for of in ("mean", "p5")),
+    )
+
+
+def _quality() -> Iterator[tuple[str, tuple[float, ...]]]:
+    entries = {(of["method"], of["evaluations"]): of for of in lines_of("quality.jsonl")}
+
+    def fid(method: str, budget: int) -> float:
+        value: float = entries[method, budget]["fid"]["value"]
+        return value
+
+    def lost(method: str, budget: int) -> float:
+        return fid(method, budget) - fid("full", 50)
+
+    def followed(method: str, budget: int, tag: str = "overall") -> float:
+        share: float = entries[method, budget]["following"][tag]
+        return 100 * share
+
+    ours = [("full", 50), ("fitted", 13), ("fitted", 10), ("fitted", 7)]
+    both = followed("fitted", 13), followed("full", 50)
+    yield (
+        "FID is that of 50 steps within {:.1f} for `fitted` and `instant`, and {:.1f} % of the "
+        "prompts are followed, as with 50 steps ({:.1f} %). Plain steps lose {:.1f}; the paper's "
+        "rule and the best rival lose {:.1f} at most",
+        (
+            max(abs(lost(of, 13)) for of in ("fitted", "instant")),
+            *(*both, lost("fewer", 13), max(lost("tasu", 13), lost("hicache", 13))),
+        ),
+    )
+    yield (
+        "`fitted` loses {:.1f}, in both halves alike, and follows {:.1f} %. Plain steps lose "
+        "{:.1f}, and follow {:.1f} %",
+        (
+            *(lost("fitted", 10), followed("fitted", 10)),
+            *(lost("fewer", 10), followed("fewer", 10)),
+        ),
+    )
+    yield (
+        "`fitted` loses {:.1f}, and follows {:.1f} %. It is the best of all in FID. Plain steps "
+        "lose {:.1f}, the best rival {:.1f} and the paper's rule {:.1f}, which follows {:.1f} %. "
+        "Plain steps follow the most prompts there, {:.1f} %",
+        (
+            *(lost("fitted", 7), followed("fitted", 7), lost("fewer", 7), lost("magcache", 7)),
+            *(lost("tasu", 7), followed("tasu", 7), followed("fewer", 7)),
+        ),
+    )
+    yield (
+        "`fitted` has {:.1f} % at 50 steps, {:.1f} %, {:.1f} % and {:.1f} % at 13, 10 and 7",
+        tuple(followed(*of, tag="counting") for of in ours),
+    )
+    yield (
+        "FID is {:.1f} with 13 evaluations, {:.1f} with 10 and {:.1f} with 7, of 50 steps {:.1f}",
+        (fid("fitted", 13), fid("fitted", 10), fid("fitted", 7), fid("full", 50)),
     )
 
 

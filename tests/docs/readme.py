@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from benchmarks import quality
+
 from tacache.fitting.flow import equivalent_steps
 from tacache.instant import line_share, spread_anchors
 from tacache_lab.report.confidence import percentile
@@ -188,6 +190,11 @@ def nearness(study: str, fits: str | None = None) -> tuple[Means, Callable[[int]
     return near, lambda budget: equivalent_steps(own["fitted-flow", budget], euler)
 
 
+def quality_table() -> str:
+    """Return FID and prompt following of all methods."""
+    return quality.table(quality.read(RESULTS / "quality.jsonl"))
+
+
 GUIDE = ROOT / "docs/how-to/choose-a-budget.md"
 LANDING = ROOT / "docs/index.md"
 TABLES = {
@@ -195,6 +202,7 @@ TABLES = {
     "landing": (LANDING, questions),
     "table": (README, table),
     "budgets": (GUIDE, budgets_table),
+    "quality": (ROOT / "docs/reference/results.md", quality_table),
 }
 
 
