@@ -176,7 +176,8 @@ def to_the_run(
         if evaluations in model.grids:
             end = solved(model, model.grids[evaluations], [(1.0,)] * evaluations)
             figures = compared(model, end, full, pictures)
-            yield {**facts, "method": "plain", "evaluations": evaluations, **figures}
+            plain = {"prompts": len(model.noise), "method": "plain", "evaluations": evaluations}
+            yield {**facts, **plain, **figures}
 
 
 def to_the_flow(

@@ -111,9 +111,13 @@ def test_the_default_budgets_follow_from_the_records():
     root = Path(__file__).parent.parent / "benchmarks"
     study = runpy.run_path(str(root / "instant.py"))
     rows = list(study["table"](root / "results" / "instant.jsonl.gz"))
-    assert "tiny-flux-turbo, 8 steps: 6" in rows
+    fewest = dict(row.split(" steps: ") for row in rows)
+    assert DEFAULT_EVALUATIONS[8] == int(fewest["tiny-flux-turbo, 8"])
     for steps in DEFAULT_EVALUATIONS.keys() - {5, 8}:
-        assert f"tiny-flux, {steps} steps: {DEFAULT_EVALUATIONS[steps]}" in rows
+        of_both = (fewest[f"{model}, {steps}"] for model in ("tiny-flux", "tiny-wan"))
+        assert DEFAULT_EVALUATIONS[steps] == max(map(int, of_both))
+    for steps in (32, 64, 80):  # clips alone
+        assert int(fewest[f"tiny-wan, {steps}"]) <= default_evaluations(steps)
     for steps in (4, 6):  # where nothing less keeps 35 dB
         assert f"tiny-flux, {steps} steps: {default_evaluations(steps)}" in rows
 
@@ -130,7 +134,7 @@ def test_evaluations_that_equal_euler_steps_follow_from_the_records():
     assert [like_evaluations(steps) for steps in (1, 28, 29, 50, 100, 101)] == [
         8, 13, 14, 17, 23, None,
     ]  # fmt: skip
-    assert [like_evaluations(steps, clip=True) for steps in (1, 28, 40, 41)] == [9, 18, 25, None]
+    assert [like_evaluations(steps, clip=True) for steps in (1, 28, 80, 81)] == [9, 20, 32, None]
 
 
 # --- to the flow

@@ -35,10 +35,10 @@ MAX_FEW_ANCHORS, MAX_FEW_SHARE = 10, 0.27  # of the second: so many, or this sha
 # Where velocities are reused between anchors: on runs of few steps, and by few evaluations of any.
 MAX_REUSED_STEPS, MAX_REUSED_ANCHORS = 16, 11
 MAX_REUSED, MAX_HALVED = 7, 9  # up to the second, half of a straight line is followed
-# steps -> the fewest evaluations from which on pictures have 35 dB in the mean: those of tiny-flux,
-# and of its student of eight steps; in between what longer runs take
+# steps -> the fewest evaluations from which on tiny-flux's pictures and tiny-wan's clips both have
+# 35 dB in the mean; those of 8 steps are of tiny-flux's student; in between what longer runs take
 DEFAULT_EVALUATIONS = {
-    5: 5, 8: 6, 10: 8, 12: 9, 16: 10, 20: 11, 24: 11, 28: 12, 40: 13, 50: 12, 100: 13,
+    5: 5, 8: 6, 10: 8, 12: 9, 16: 11, 20: 12, 24: 13, 28: 13, 40: 14, 50: 13, 100: 18,
 }  # fmt: skip
 # Euler steps -> the fewest evaluations from which on plans for the flow are as near to it, in the
 # mean of tiny-flux's pictures, and of tiny-wan's clips
@@ -46,7 +46,9 @@ LIKE_STEPS = {
     8: 8, 10: 9, 12: 10, 16: 11, 20: 12, 24: 12, 28: 13, 32: 14, 40: 15, 50: 17, 64: 19, 80: 20,
     100: 23,
 }  # fmt: skip
-CLIP_LIKE_STEPS = {8: 9, 10: 10, 12: 11, 16: 13, 20: 15, 24: 17, 28: 18, 32: 21, 40: 25}
+CLIP_LIKE_STEPS = {
+    8: 9, 10: 11, 12: 12, 16: 14, 20: 16, 24: 18, 28: 20, 32: 21, 40: 24, 50: 26, 64: 29, 80: 32,
+}  # fmt: skip
 
 
 def instant_plan(

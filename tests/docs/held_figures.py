@@ -18,7 +18,7 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from benchmarks.fullsize.tables import latents_above, speedups, with_decoding
-from tests.docs.readme import OURS, RESULTS, ROOT, nearness, packed
+from tests.docs.readme import OURS, RESULTS, ROOT, measured_apart, nearness, packed
 
 from tacache_lab.report.confidence import student_t
 
@@ -98,7 +98,7 @@ UNRECORDED = (
         r"35 dB to (?:the full run|those of the full run)",
         "what an example asks for",
     ),
-    Unrecorded(r"table ends at 100 Euler steps, of clips at 40", "the last rows of a table"),
+    Unrecorded(r"table ends at 100 Euler steps, of clips at 80", "the last rows of a table"),
     Unrecorded(
         r"1,050 evaluations beside.{,40} at most 1,550 |3,000 evaluations|"
         r"at most 1,100 evaluations|are 400 evaluations",
@@ -198,6 +198,7 @@ def held() -> Iterator[Held]:
     yield from starmap(Held, _recent_models())
     yield from starmap(Held, _flow())
     yield from starmap(Held, _clips())
+    yield from starmap(Held, _clips_at_once())
     yield from starmap(Held, _fits())
     yield from starmap(Held, _galaxies())
     yield from starmap(Held, _serving())
@@ -306,6 +307,52 @@ def _flow() -> Iterator[tuple[str, tuple[float, ...]]]:
             *(clip_steps(20), clip_steps(25), behind_clips, clip_steps(13)),
         ),
     )
+
+
+def _clips_at_once() -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Yield what holds for instant plans on tiny-wan, and where they are behind."""
+    psnr = measured_apart("tiny-wan")
+    mean_of = {key: of["mean"] for key, of in psnr.items()}
+
+    def falls(steps: int) -> dict[int, float]:
+        instant = {k: mean_of["instant", steps, k] for k in range(4, steps)}
+        return {k: instant[k] - instant[k + 1] for k in range(4, steps - 1)}
+
+    def behind(steps: int, first: int) -> dict[int, float]:
+        both = {
+            k: mean_of["plain", steps, k] - mean_of["instant", steps, k]
+            for k in range(first, steps)
+            if ("plain", steps, k) in mean_of
+        }
+        return {k: lead for k, lead in both.items() if lead >= 0.05}
+
+    for steps, where in ((28, []), (50, [19]), (20, [7, 12])):
+        assert [k for k, lost in falls(steps).items() if lost > 0.5] == where
+    assert (list(behind(28, 4)), list(behind(50, 7)), list(behind(20, 7))) == ([], [11], [8, 9])
+    yield "the worst clip has {:.1f} dB", (psnr["instant", 28, 24]["least"],)
+    yield (
+        "20 evaluations have {:.1f} dB less than 19. Plain steps are ahead by {:.1f} dB with 11",
+        (falls(50)[19], behind(50, 7)[11]),
+    )
+    yield (
+        "8 evaluations have {:.1f} dB less than 7, and 13 have {:.1f} dB less than 12. Plain steps "
+        "are ahead by {:.1f} dB with 8 evaluations and {:.1f} dB with 9",
+        (falls(20)[7], falls(20)[12], behind(20, 7)[8], behind(20, 7)[9]),
+    )
+    flow: dict[str, dict[int, float]] = {}
+    for record in packed("instant"):
+        if (record["model"], record["to"]) == ("tiny-wan", "flow"):
+            by_budget = flow.setdefault(record["method"], {})
+            by_budget[record["evaluations"]] = record["psnr"]["mean"]
+    ours, ab2 = flow["instant"], flow["ab2"]
+    assert [k for k in ours if ours[k] < ab2[k]] == [2, *range(13, 33)]
+    assert [k for k in ours if ours[k] < flow["unipc"][k]] == [2, 3]
+    near = [max(k for k, of in flow["euler"].items() if of <= ours[budget]) for budget in (13, 17)]
+    yield (
+        "13 evaluations is as near as {:.0f} Euler steps and with 17 as near as {:.0f};",
+        (near[0], near[1]),
+    )
+    yield "ahead, with 17 evaluations by {:.1f} dB", (ab2[17] - ours[17],)
 
 
 def promised_steps(model: str, budget: int) -> float:

@@ -5,6 +5,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -96,20 +97,46 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def measured_apart(steps: int, budget: int) -> list[str]:
-    """Return the cells of plain steps and of the instant plan, from the study of instant plans."""
-    cells = {}
+PLAIN_AND_INSTANT = ("plain", "instant")
+
+
+@cache
+def measured_apart(model: str) -> dict[tuple[str, int, int], dict[str, float]]:
+    """Return PSNR of plain steps and of today's instant plans, by method, steps and evaluations.
+
+    They are those of the study of instant plans, to the full run.
+    """
+    values = {}
     for record in packed("instant"):
-        about = (record["model"], record["to"], record.get("steps"), record["evaluations"])
-        if about == ("tiny-flux", "run", steps, budget) and record.get("prompts") == 24:
+        about = (record["model"], record["to"], record.get("prompts", 24))
+        if about == (model, "run", 24) and record["method"] in PLAIN_AND_INSTANT:
+            steps, budget = record["steps"], record["evaluations"]
             is_of_today = record["method"] == "plain" or (
-                tuple(record.get("anchors", ())) == spread_anchors(steps, budget)
+                tuple(record["anchors"]) == spread_anchors(steps, budget)
                 and record.get("linear", line_share(steps, budget)) == line_share(steps, budget)
             )
             if is_of_today:
-                psnr = record["psnr"]
-                cells[record["method"]] = f"{psnr['mean']:.1f} ({psnr['p5']:.1f})"
-    return [cells["plain"], cells["instant"]]
+                values[record["method"], steps, budget] = record["psnr"]
+    return values
+
+
+def cells_apart(model: str, steps: int, budget: int) -> list[str]:
+    """Return the cells of plain steps and of the instant plan, from the study of instant plans."""
+    psnr = (measured_apart(model)[method, steps, budget] for method in PLAIN_AND_INSTANT)
+    return [f"{of['mean']:.1f} ({of['p5']:.1f})" for of in psnr]
+
+
+def clips_table() -> str:
+    """Return what plain steps and instant plans keep of tiny-wan's clips."""
+    budgets = {50: (25, 17, 13, 12, 10, 7), 28: (24, 17, 13, 12, 10, 7), 20: (13, 12, 11, 9, 7)}
+    lines = [
+        f"| {steps} steps | {budget} | {' | '.join(cells_apart('tiny-wan', steps, budget))} |"
+        for steps, of in budgets.items()
+        for budget in of
+    ]
+    return "\n".join(
+        ["| full run | evaluations | plain steps | instant |", "|---|---|---|---|", *lines]
+    )
 
 
 def budgets_table() -> str:
@@ -120,7 +147,7 @@ def budgets_table() -> str:
     ]
     for steps, (said, budgets, _) in RUNS.items():
         if steps == 8:
-            rows = {k: [*measured_apart(20, k), "-"] for k in (13, 11)}
+            rows = {k: [*cells_apart("tiny-flux", 20, k), "-"] for k in (13, 12, 11)}
             lines += [f"| 20 steps | {k} | {' | '.join(cells)} |" for k, cells in rows.items()]
         measured = joined(steps)
         for budget in (*budgets, 4) if steps == 8 else budgets:
@@ -203,6 +230,7 @@ TABLES = {
     "table": (README, table),
     "budgets": (GUIDE, budgets_table),
     "quality": (ROOT / "docs/reference/results.md", quality_table),
+    "clips": (GUIDE, clips_table),
 }
 
 

@@ -51,13 +51,13 @@ def test_every_model_stands_once():
 @pytest.mark.parametrize(
     ("model", "cells"),
     [
-        ("FLUX.1-dev", ("28", "3.5", "1", f"{default_evaluations(28)}", "2.3x", "tiny, full size")),
+        ("FLUX.1-dev", ("28", "3.5", "1", f"{default_evaluations(28)}", "2.2x", "tiny, full size")),
         ("Krea 2 Turbo", ("8", "none", "1", f"{default_evaluations(8)}", "1.3x")),
-        ("Qwen-Image", ("50", "4", "2", f"{default_evaluations(50)}", "4.2x", "tiny, full size")),
-        ("FLUX.3 Image Klein Base", ("50", "3.5", "2", f"{default_evaluations(50)}", "4.2x")),
+        ("Qwen-Image", ("50", "4", "2", f"{default_evaluations(50)}", "3.8x", "tiny, full size")),
+        ("FLUX.3 Image Klein Base", ("50", "3.5", "2", f"{default_evaluations(50)}", "3.8x")),
         ("Qwen-Image-2.1 Turbo", ("8", "none", "1", f"{default_evaluations(8)}", "1.3x")),
         ("Sana Sprint", ("2", "4.5", "1", "-", "-", "refused")),
-        ("Kandinsky 6 Pro", ("50", "5", "2", f"{default_evaluations(50)}", "4.2x", "tiny")),
+        ("Kandinsky 6 Pro", ("50", "5", "2", f"{default_evaluations(50)}", "3.8x", "tiny")),
         ("Kandinsky 6 Pro, distilled", ("16", "none", "1", "-", "-", "refused")),
     ],
 )

@@ -43,7 +43,7 @@ def chooser(**options):
 @pytest.mark.parametrize(
     ("options", "steps", "whole", "parts", "evaluations"),
     [
-        (AccelerateOptions(), 50, 50, 1, 12),
+        (AccelerateOptions(), 50, 50, 1, 13),
         (AccelerateOptions(), 8, 8, 1, 6),
         (AccelerateOptions(), 4, 8, 5, 5),
         (AccelerateOptions(speedup=4), 50, 50, 1, 13),

@@ -132,7 +132,7 @@ class SearchOptions:
 FitBudgets = Annotated[
     str | None,
     typer.Option(
-        help="Budgets, such as 13 or 7,10,13 (default: the usual number for the steps: 12 of "
+        help="Budgets, such as 13 or 7,10,13 (default: the usual number for the steps: 13 of "
         "28 or 50)."
     ),
 ]

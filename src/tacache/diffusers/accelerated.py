@@ -68,7 +68,7 @@ def accelerate(
     In their place `like_steps=28` asks for a result as near to the flow as 28 Euler steps, and
     `min_psnr=35` for pictures with this PSNR to those of the full run. Without any of the four, a
     run has the fewest evaluations that keep its pictures near to those of the full run, by their
-    number of steps (`tacache.instant.default_evaluations`): 12 of 28 or 50.
+    number of steps (`tacache.instant.default_evaluations`): 13 of 28 or 50.
 
     Call the pipeline as before, with its own strength in image to image. Each call follows the
     stored plan that was fitted for just such a call; of those that promise a quality by their

@@ -105,7 +105,10 @@ def _hope(plan: Plan) -> str:
         return ""
     steps = plan.steps
     usual = default_evaluations(steps)
-    return f" On tiny-flux, instant plans keep 35 dB from {usual} of {steps} evaluations on."
+    return (
+        " On tiny-flux and tiny-wan, instant plans keep 35 dB "
+        f"from {usual} of {steps} evaluations on."
+    )
 
 
 def speed(plan: Plan) -> str:
