@@ -15,6 +15,7 @@ the runs that are judged are in float32.
 import argparse
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -200,11 +201,20 @@ def load(name: str, inputs: Path, device: str) -> Model:
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
-    """Mean PSNR of the test pictures before and after, a row each."""
-    rows = ["| model | evaluations | start | before | after Adam |", "|---|---|---|---|---|"]
+    """Mean PSNR of the test pictures before and after, with the 5th percentile, a row each."""
+    rows = [
+        "| model | evaluations | start | before | after Adam | error of its own samples | spent |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for entry in records:
-        psnr = [f"{entry[when]['psnr']['mean']:.2f} dB" for when in ("before", "after")]
-        cells = [entry["model"], entry["evaluations"], entry["start"], *psnr]
+        psnr = [
+            f"{entry[when]['psnr']['mean']:.2f} ({entry[when]['psnr']['p5']:.2f})"
+            for when in ("before", "after")
+        ]
+        before, after = entry["log_drift"]
+        change = f"{100 * math.expm1(after - before):.0f} %"
+        spent = f"{entry['evaluations_spent']:,}"
+        cells = [entry["model"], entry["evaluations"], entry["start"], *psnr, change, spent]
         rows.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(rows)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks import quality
+from benchmarks import optimised, quality
 
 from tacache.fitting.flow import equivalent_steps
 from tacache.instant import line_share, spread_anchors
@@ -222,6 +222,11 @@ def quality_table() -> str:
     return quality.table(quality.read(RESULTS / "quality.jsonl"))
 
 
+def optimised_table() -> str:
+    """Return what an optimisation through the model gains."""
+    return optimised.table(quality.read(RESULTS / "optimised.jsonl"))
+
+
 GUIDE = ROOT / "docs/how-to/choose-a-budget.md"
 LANDING = ROOT / "docs/index.md"
 TABLES = {
@@ -229,6 +234,7 @@ TABLES = {
     "landing": (LANDING, questions),
     "table": (README, table),
     "budgets": (GUIDE, budgets_table),
+    "optimised": (ROOT / "docs/reference/rivals.md", optimised_table),
     "quality": (ROOT / "docs/reference/results.md", quality_table),
     "clips": (GUIDE, clips_table),
 }
