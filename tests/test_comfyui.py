@@ -399,6 +399,7 @@ def followed(comfy, caplog, model, evaluations=5, sigmas=None, **given):
     return said
 
 
+@pytest.mark.slow
 def test_without_a_file_a_plan_is_instant_until_one_is_stored(comfy, caplog):
     model = comfy.model(flow(), net=Weighed)
     assert "an instant plan is followed, 5 of 12 steps" in followed(comfy, caplog, model)
@@ -422,6 +423,7 @@ CHANGES = (
 )
 
 
+@pytest.mark.slow
 def test_a_stored_plan_is_followed_only_where_all_agrees(comfy, caplog):
     plain = comfy.model(flow(), net=Weighed)
     fit(comfy, plain)
@@ -558,6 +560,7 @@ def test_few_steps_follow_an_instant_plan(comfy, steps, evaluations):
     assert (result - full).norm() < 0.5 * full.norm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "evaluations"), [(4, 3), (8, 6)])
 def test_few_steps_are_fitted_stored_and_followed(comfy, caplog, steps, evaluations):
     model, sigmas = comfy.model(flow(), net=Weighed), sigmas_of(steps)
@@ -569,6 +572,7 @@ def test_few_steps_are_fitted_stored_and_followed(comfy, caplog, steps, evaluati
     assert said == f"the stored plan {stored.name} is followed"
 
 
+@pytest.mark.slow
 def test_a_store_that_takes_nothing_loses_no_fit(comfy, home):
     home.write_text("a file in the place of the folder")
     said = fit(comfy, comfy.model(flow()))["ui"]["text"][0]

@@ -45,6 +45,7 @@ def test_strip_record_and_table_go_into_the_documentation(folder, tmp_path, monk
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_figures_over_24_prompts_are_those_of_the_records():
     text = demo_means.TARGET.read_text(encoding="utf-8")
     assert text == demo_means.text()

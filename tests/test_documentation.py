@@ -223,6 +223,7 @@ def test_what_is_said_of_rivals_on_pictures_holds():
     assert f"beside {count} rivals" in (ROOT / "docs/index.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_what_tuning_evaluates_is_what_was_counted():
     text = " ".join((ROOT / "docs/reference/bench.md").read_text(encoding="utf-8").split())
     spent: dict[str, list[int]] = {}
@@ -262,6 +263,7 @@ def test_what_is_said_of_fitted_clips_holds():
         assert by < margin, f"{key} is ahead beyond chance"
 
 
+@pytest.mark.slow
 def test_what_is_said_of_the_flow_holds():
     for metric, best in (("psnr", max), ("ssim", max), ("lpips", min)):  # first at every budget
         means = {
@@ -273,6 +275,7 @@ def test_what_is_said_of_the_flow_holds():
             assert best(others) == means["fitted-flow", budget]
 
 
+@pytest.mark.slow
 def test_what_is_said_of_the_flow_of_clips_holds():
     found, _ = nearness("wan-flow")
     for budget in (10, 7):

@@ -107,6 +107,7 @@ def test_the_default_evaluates_no_more_than_all_steps_and_about_as_much_of_longe
     assert default_evaluations(28) == DEFAULT_EVALUATIONS[28]
 
 
+@pytest.mark.slow
 def test_the_default_budgets_follow_from_the_records():
     root = Path(__file__).parent.parent / "benchmarks"
     study = runpy.run_path(str(root / "instant.py"))
@@ -207,6 +208,7 @@ def test_velocities_that_change_linearly_in_time_are_met_on_the_grid():
     torch.testing.assert_close(sample(velocity, x, plan), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_it_is_far_better_than_reuse_and_needs_no_profile():
     flow, times, x = mixture(), time_grid(50, shift=3.0), noise_of(16, seed=5)
     full = euler_run(flow, x, times)

@@ -124,6 +124,7 @@ def test_the_calls_own_autocast_holds_in_the_fit(renorm):
     assert found == pytest.approx(plan.certificate.drift, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_several_budgets_share_their_full_runs(stand_in):
     options = FitOptions(evaluations=(4, 8), search=False)
     plans = hosts.fit_plans(BagelHost(stand_in), PROMPTS, call=CALL, options=options)
@@ -215,6 +216,7 @@ def test_a_velocity_that_is_no_number_names_its_prompt(stand_in):
         hook.remove()
 
 
+@pytest.mark.slow
 def test_a_plan_for_the_flow_is_followed_within_the_models_own_steps(stand_in):
     plan = fit_plan(stand_in, PROMPTS, evaluations=6, target="flow", max_evaluations=400, **CALL)
     assert plan.certificate.flow_drift is not None

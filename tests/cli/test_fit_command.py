@@ -323,6 +323,7 @@ def test_a_quality_that_nothing_reaches_is_said_and_what_was_tried_is_kept(comma
     assert not list(tmp_path.glob("*.runs*"))
 
 
+@pytest.mark.slow
 def test_a_fit_to_the_flow_says_its_cost_before_and_how_near_it_comes_after(command, tmp_path):
     out = tmp_path / "flow.plan.json"
     made = run(*command, "--evaluations", 4, "--fast", "--target", "flow", "-o", out)

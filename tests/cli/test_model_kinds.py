@@ -203,6 +203,7 @@ def test_bagel_runs_in_one_process(where, monkeypatch):
     assert "leave torchrun" in made.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [5, "32x32", [32]])
 def test_a_plan_with_a_size_that_is_none_is_one_line(where, plan, tmp_path, size):
     fields = json.loads(plan.read_text())

@@ -535,6 +535,7 @@ def test_a_compiled_transformer_keeps_its_graph(tiny, plans):
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_first_block_cache_on_top(flux, plan):
     """Diffusers' own cache, inside the transformer, works on what the plan leaves."""
     plain = run(FLUX, flux)

@@ -291,6 +291,7 @@ def test_a_modular_start_is_stopped_and_exact_where_it_is_set(name):
     assert skipped
 
 
+@pytest.mark.slow
 def test_modular_control_that_ends_is_stopped():
     tiny = PIPELINES["modular-qwen-image"]
     pipe = tiny.build()
@@ -332,6 +333,7 @@ def test_a_modular_pipeline_is_saved_with_its_plan(tmp_path):
     assert EVALUATIONS < STEPS
 
 
+@pytest.mark.slow
 def test_a_plan_fitted_to_a_modular_pipeline_names_arguments_of_its_call_alone():
     tiny = PIPELINES["modular-sd3"]
     pipe, call = tiny.build(), tiny.call()

@@ -229,6 +229,7 @@ def test_a_search_stays_within_its_limit(flux):
         fit_plan(flux, PROMPTS, **call_for(max_evaluations=least - 1))
 
 
+@pytest.mark.slow
 def test_seeds_are_samples(flux):
     found = fit_plan(flux, PROMPTS[:1], seeds=[0, 1, 2], search=False, **call_for())
     assert found.samples == 2
@@ -474,6 +475,7 @@ def test_parts_that_start_elsewhere_are_not_mixed(monkeypatch):
 FLOW = {"prediction_type": "flow_prediction", "use_flow_sigmas": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheduler", "message"),
     [

@@ -32,6 +32,7 @@ def end_of(pipe, prompt, call):
 
 
 # Euler's scheduler with a dynamic shift, two experts with UniPC, and UniPC alone
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["flux", "wan-2.2", "wan"])
 def test_a_plan_is_nearer_to_the_flow_than_the_run(name):
     pipe = PIPELINES[name].build()
@@ -48,6 +49,7 @@ def test_a_plan_is_nearer_to_the_flow_than_the_run(name):
     assert (made - many).norm() < (few - many).norm()
 
 
+@pytest.mark.slow
 def test_a_plan_for_the_flow_evaluates_and_saves_as_any_other(tmp_path):
     pipe = PIPELINES["flux"].build()
     plan = fitted("flux", pipe, evaluations=4)

@@ -267,6 +267,7 @@ def fit() -> Plan:
     return fitted_to(paired(bend=0.4))
 
 
+@pytest.mark.slow
 def test_a_fit_is_nearer_in_each_latent_than_the_instant_plan_on_unseen_samples(fit):
     pipe = paired(bend=0.4)
     times, sound = grids(pipe)
@@ -330,6 +331,7 @@ def test_a_held_call_gives_the_velocities_of_all_latents():
         torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.slow
 def test_a_stopped_fit_goes_on_to_the_same_plan(fit, tmp_path):
     pipe = paired(bend=0.4)
     first = fitted_to(pipe, resume=tmp_path / "runs")
@@ -344,6 +346,7 @@ def test_a_joint_model_is_not_fitted_to_the_flow(options):
         fitted_to(paired(bend=0.4), **options)
 
 
+@pytest.mark.slow
 def test_a_quality_may_be_asked_for():
     plan = fitted_to(paired(bend=0.4), evaluations=None, min_psnr=40)
     assert plan.certificate.psnr >= 40

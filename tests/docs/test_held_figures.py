@@ -14,6 +14,7 @@ def unrecorded(monkeypatch):
     monkeypatch.setattr(held_figures, "UNRECORDED", (Unrecorded("above 35 dB", "a rule"),))
 
 
+@pytest.mark.slow
 def test_the_pages_say_what_the_records_say(capsys):
     assert held_figures.main() == 0, capsys.readouterr().out
 

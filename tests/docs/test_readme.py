@@ -36,6 +36,7 @@ def test_it_says_what_was_not_measured():
     assert "Fidelity on the real weights of FLUX and Wan is not measured here" in TEXT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", readme.TABLES)
 def test_a_table_is_what_was_measured(name):
     page, table_of = readme.TABLES[name]

@@ -32,6 +32,7 @@ def test_the_site_is_built_and_fetches_nothing(site):
         assert not re.search(r"url\([\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet
 
 
+@pytest.mark.slow
 def test_the_sidebar_has_three_doors_and_at_most_25_pages(site):
     tree = sidebar_tree(site)
     doors = re.findall(r'<li class="toctree-l1[^"]*"><a [^>]*href="([^"#]+)"', tree)
@@ -43,6 +44,7 @@ def test_the_sidebar_has_three_doors_and_at_most_25_pages(site):
     assert not (site / "training").exists()
 
 
+@pytest.mark.slow
 def test_the_landing_page_has_pictures_an_install_figures_and_doors(site):
     shown = (site / "docs/index.html").read_text(encoding="utf-8")
     pictures = re.findall(r'<img alt="([^"]*)" src="[^"]*/(demo-tiny-flux\.\w+)"', shown)
@@ -53,6 +55,7 @@ def test_the_landing_page_has_pictures_an_install_figures_and_doors(site):
     assert shown.count("Begin with") == 3
 
 
+@pytest.mark.slow
 def test_long_code_may_go_on_in_the_next_line(site):
     shown = (site / "docs/how-to/coming-from.html").read_text(encoding="utf-8")
     assert "max_<wbr>continuous_<wbr>cached_<wbr>steps" in shown
@@ -135,6 +138,7 @@ def messages_of(path: Path) -> Iterator[str]:
             yield text
 
 
+@pytest.mark.slow
 def test_every_message_in_troubleshooting_is_one_of_ours():
     ours = [text for path in (ROOT / "src").rglob("*.py") for text in messages_of(path)]
     page = (DOCS / "how-to/troubleshooting.md").read_text(encoding="utf-8")
@@ -144,6 +148,7 @@ def test_every_message_in_troubleshooting_is_one_of_ours():
         assert any(message in text for text in ours), message
 
 
+@pytest.mark.slow
 def test_numbers_of_a_table_are_not_broken_in_two(site):
     shown = (site / "docs/reference/clips.html").read_text(encoding="utf-8")
     cells = re.findall(r"<td class=\"([^\"]*)\"><p>(?:<[^>]+>)?([^<]*)", shown)

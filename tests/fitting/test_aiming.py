@@ -202,6 +202,7 @@ def test_processes_without_a_held_out_sample_aim_at_the_same_flow():
         assert part.spent == whole.spent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["run", "flow"])
 @pytest.mark.parametrize("most", [450, 3000])  # the first has too few for all candidates
 def test_processes_without_a_held_out_sample_fit_the_same_plan(target, most):

@@ -448,12 +448,14 @@ def test_progress_is_shown_on_request(flow, capsys):
     assert "full steps" in shown.out + shown.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("samples", "said"), [(4, 1), (8, 0)])
 def test_a_fit_on_few_samples_warns(caplog, samples, said):
     fit_plan(linear, noise_of(samples, SHAPE, seed=1), TIMES, evaluations=4)
     assert caplog.text.count("may lead single pictures elsewhere") == said
 
 
+@pytest.mark.slow
 def test_the_bar_of_a_fit_counts_its_evaluations(capsys):
     fit_plan(linear, noise_of(8, SHAPE, seed=1), TIMES, evaluations=4, progress=True)
     assert "fitting 4 of 16 steps" in capsys.readouterr().err

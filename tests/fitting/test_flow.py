@@ -145,6 +145,7 @@ def gaussian():
     return GaussianFlow(noise_of(1, (8,), seed=3)[0], 0.2)
 
 
+@pytest.mark.slow
 def test_a_fit_to_the_flow_comes_to_the_known_end_and_passes_the_run():
     flow, times = gaussian(), time_grid(50, shift=3.0)
     noise, unseen = noise_of(8, (8,)), noise_of(16, (8,), seed=1)
@@ -160,6 +161,7 @@ def test_a_fit_to_the_flow_comes_to_the_known_end_and_passes_the_run():
     assert mean_distance(sample(flow, unseen, copied), truth) == pytest.approx(run, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [10, 16, 20, 24, 50])
 @pytest.mark.parametrize("condition", [{}, None])
 def test_no_more_steps_are_claimed_than_the_plan_is_worth(steps, condition):
@@ -182,6 +184,7 @@ def fit_to_flow(flow, noise, times, evaluations, **options):
     )
 
 
+@pytest.mark.slow
 def test_the_certificate_has_both_distances_and_a_sentence():
     flow, times = gaussian(), time_grid(20, shift=3.0)
     plan = fit_to_flow(flow, noise_of(8, (8,)), times, 10)
@@ -197,6 +200,7 @@ def test_the_certificate_has_both_distances_and_a_sentence():
     assert "flow_drift" not in plain.to_json()
 
 
+@pytest.mark.slow
 def test_one_sample_that_ends_elsewhere_does_not_decide_the_equivalent_steps():
     assert log_mean([0.01, 0.01, 1.0, 1.0]) == pytest.approx(0.1)
     assert log_mean([0.5, 0.0]) == 0.0
@@ -212,6 +216,7 @@ def test_one_sample_that_ends_elsewhere_does_not_decide_the_equivalent_steps():
     assert aim.euler[20] == pytest.approx(log_mean(by_steps))
 
 
+@pytest.mark.slow
 def test_eight_samples_and_one_budget_stay_within_3000_evaluations():
     flow, times, calls = mixture(), time_grid(50, shift=3.0), []
 
@@ -223,6 +228,7 @@ def test_eight_samples_and_one_budget_stay_within_3000_evaluations():
     assert plan.certificate.evaluations_spent == sum(calls) <= 3000
 
 
+@pytest.mark.slow
 def test_a_finer_reference_is_a_multiple_and_finer():
     flow, noise, times = mixture(), noise_of(4), time_grid(10)
     calls = []
@@ -240,11 +246,13 @@ def test_a_finer_reference_is_a_multiple_and_finer():
     assert finer.certificate.evaluations_spent <= 3000
 
 
+@pytest.mark.slow
 def test_an_odd_number_of_steps_has_a_reference_too():
     plan = fit_to_flow(mixture(), noise_of(4), time_grid(15, shift=2.0), 12)
     assert plan.certificate.equivalent_steps > 30
 
 
+@pytest.mark.slow
 def test_where_all_steps_are_exact_no_number_of_them_is_named():
     straight = fit_to_flow(lambda x, t: torch.ones_like(x), noise_of(8), time_grid(16), 4)
     assert straight.certificate.flow_drift == pytest.approx(0, abs=1e-6)

@@ -46,6 +46,7 @@ def to_flow(flow, x, plan) -> float:
     return mean_distance(sample(flow, x, plan), flow.solution(x, 0.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evaluations", [4, 7])
 def test_unseen_samples_end_nearer_to_the_exact_flow_than_by_more_euler_steps(evaluations):
     flow, unseen = gaussian(), noise_of(16, seed=5)
@@ -58,6 +59,7 @@ def test_unseen_samples_end_nearer_to_the_exact_flow_than_by_more_euler_steps(ev
     assert plan.certificate.equivalent_steps > 4 * evaluations
 
 
+@pytest.mark.slow
 def test_where_velocities_span_a_plane_the_last_interval_meets_the_flow_exactly():
     """All samples move alike there, so that two velocities make up for every error before."""
     flow, unseen = rotating(), noise_of(5, seed=3)
@@ -68,6 +70,7 @@ def test_where_velocities_span_a_plane_the_last_interval_meets_the_flow_exactly(
     assert plan.certificate.flow_drift < 1e-3
 
 
+@pytest.mark.slow
 def test_a_plan_has_times_of_its_own_between_those_of_the_run(tmp_path):
     plan = fitted(mixture(), 6)
     assert (plan.grid, plan.evaluations, plan.steps) == (TIMES, 6, 6)
@@ -97,6 +100,7 @@ def test_candidates_are_programs_on_the_flows_own_levels_and_families_between():
     assert all(one[0] == TIMES[0] and one[-1] == TIMES[-1] for one in nodes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evaluations", [1, 2, 24])
 def test_every_budget_of_a_run_has_a_plan(evaluations):
     plan = fitted(gaussian(), evaluations)
@@ -104,6 +108,7 @@ def test_every_budget_of_a_run_has_a_plan(evaluations):
     assert plan.certificate.held_out == 2
 
 
+@pytest.mark.slow
 def test_the_winner_is_nearest_on_the_samples_it_was_fitted_to():
     runs, reference = problem_of(condition={})
     nodes = candidates(runs, reference, 5)[:8]
@@ -119,6 +124,7 @@ def _mean_log(drift) -> float:
     return float(torch.tensor([*drift.values()]).log().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("condition", [None, {}])
 @pytest.mark.parametrize("most", [768, 1050, 1500, 3000])  # the first has room for one fit
 def test_no_more_is_spent_than_allowed_and_all_of_it_is_counted(condition, most):
@@ -136,6 +142,7 @@ def test_with_nothing_left_to_choose_the_likeliest_nodes_are_fitted():
     assert spent == 6 * 5
 
 
+@pytest.mark.slow
 def test_a_killed_fit_goes_on_to_the_same_plan(tmp_path):
     path, flow = tmp_path / "runs", Counted(mixture())
     whole = fitted(flow, 9)
@@ -150,6 +157,7 @@ def test_a_killed_fit_goes_on_to_the_same_plan(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_where_another_expert_takes_over_a_node_lies_and_history_begins_anew():
     class TwoExperts:
         def __call__(self, x, t):

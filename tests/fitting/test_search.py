@@ -141,6 +141,7 @@ def test_a_search_gains_on_samples_it_has_not_seen(flow):
     assert fmean(gains) > 0
 
 
+@pytest.mark.slow
 def test_with_few_steps_all_sets_of_anchors_are_tried():
     runs = FunctionSamples(mixture(), noise_of(6), time_grid(6, shift=3.0), {})
     reference = record(runs)

@@ -104,6 +104,7 @@ def test_sizes_share_no_batch():
     assert finish_times(jobs, Machine(), most=8) == [1.0, 2.0, 1.0]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3)), min_size=1, max_size=8),
     st.integers(1, 6),
