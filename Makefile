@@ -14,6 +14,8 @@ TORCH ?= torch==2.13.0
 CHROMIUM ?= /usr/bin/chromium
 # What runs everything but the browser's tests, which want the machine for themselves.
 UNIT := --ignore=tests/browser
+# A file's tests share what they set up, so one process has them all, in the order of the files.
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
 # What is compiled for tests is kept between runs, whatever the environment says: pytest rewrites
 # every assertion, which takes each of its processes ten seconds.
@@ -37,10 +39,10 @@ types: $(READY)
 
 # Lint, types, and all tests that are not marked slow: two minutes on two cores.
 quick: lint types
-	$(BIN)/pytest -q -n auto -m "not slow and not cuda" $(UNIT)
+	$(BIN)/pytest -q $(PARALLEL) -m "not slow and not cuda" $(UNIT)
 
 unit: $(READY)
-	$(BIN)/pytest -n auto --cov --cov-report= $(UNIT)
+	$(BIN)/pytest $(PARALLEL) --cov --cov-report= $(UNIT)
 	@for part in src lab/src models/src; do \
 		$(BIN)/coverage report --include="$$part/*" --fail-under=95 || exit 1; done
 

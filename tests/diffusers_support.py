@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections import defaultdict
@@ -21,7 +20,7 @@ from unittest import mock
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-from tests.forked import ForkedScript
+from tests.forked import run_two_ranks
 from tests.tiny import PIPELINES, Tiny
 from tests.tiny.counting import counted
 from tests.tiny.entry import as_tensor
@@ -55,12 +54,9 @@ def call_of(tiny: Tiny, **changes: Any) -> dict[str, Any]:
     return options | tiny.call() | changes
 
 
-def in_two_processes(folder: Path, script: str, timeout: float = 90) -> tuple[int, list[Any]]:
-    """Run a script as two ranks; return the worst exit code, and what each rank has written."""
-    common = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
-    ranks = [ForkedScript(script, folder, RANK=n, LOCAL_RANK=n, **common) for n in range(2)]
-    codes = [rank.wait(timeout) for rank in ranks]
-    return _answers(folder, max(map(abs, codes)), "".join(rank.output()[1] for rank in ranks))
+def in_two_processes(folder: Path, script: str) -> tuple[int, list[Any]]:
+    """Run a script as two ranks; return the worse exit code, and what each rank has written."""
+    return _answers(folder, *run_two_ranks(script, folder))
 
 
 def under_torchrun(folder: Path, script: str, timeout: float = 90) -> tuple[int, list[Any]]:
@@ -78,12 +74,6 @@ def under_torchrun(folder: Path, script: str, timeout: float = 90) -> tuple[int,
         check=False,
     )
     return _answers(folder, done.returncode, done.stderr)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _answers(folder: Path, code: int, error: str) -> tuple[int, list[Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -51,6 +52,22 @@ class ForkedScript:
         """What it has written to its standard output and its standard error."""
         out, err = (file.read_text() if file.exists() else "" for file in self._files)
         return out, err
+
+
+def run_two_ranks(script: str, *arguments: object, timeout: float = 120) -> tuple[int, str]:
+    """Run a script in two processes that find each other, as those of a launcher do.
+
+    Returns the worse exit code, and what both have written to standard error.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free.getsockname()[1]}
+    ranks = [
+        ForkedScript(script, *arguments, WORLD_SIZE=2, RANK=rank, LOCAL_RANK=rank, **place)
+        for rank in range(2)
+    ]
+    codes = [rank.wait(timeout) or 0 for rank in ranks]
+    return max(map(abs, codes)), "".join(rank.output()[1] for rank in ranks)
 
 
 def _run(script: str, words: list[str], variables: dict[str, str], files: list[Path]) -> None:

@@ -8,7 +8,6 @@ import hashlib
 import json
 import math
 import platform
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests import bagel_stand_in
+from tests import bagel_stand_in, command_line
 from tests.bagel_stand_in import CALL, SIZE, packed_arguments
 from tests.support import mixture, noise_of
 from torch import Tensor
@@ -54,10 +53,9 @@ TOLERANCE = 1e-5  # relative; processors round differently
 
 def house(folder: Path) -> dict[str, Any]:
     """The plans and records that the commands make in an empty folder."""
-    for arguments in ([*FIT, "-o", "plans"], [*BENCH, "-o", "records.jsonl"]):
-        command = [sys.executable, "-m", "tacache", *arguments]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    for arguments in ([*FIT, "-o", folder / "plans"], [*BENCH, "-o", folder / "records.jsonl"]):
+        done = command_line.run(*arguments)
+        assert done.exit_code == 0, done.output
     files = (folder / "plans").glob("*.plan.json")
     plans = {path.name: _plan(path.read_text()) for path in files}
     lines = (folder / "records.jsonl").read_text().splitlines()

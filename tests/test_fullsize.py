@@ -3,10 +3,11 @@
 import json
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
-from benchmarks.fullsize import tables
+from benchmarks.fullsize import measuring, tables
 from benchmarks.fullsize.__main__ import main
 from benchmarks.fullsize.methods import METHODS, OURS, RIVALS, Task
 from benchmarks.fullsize.models import MODELS, build
@@ -31,6 +32,13 @@ SPREADS = ("loop_seconds", "evaluated_seconds")
 def measure(out, *options):
     common = ("--tiny", "--steps", str(STEPS), "--budgets", str(BUDGET), "--repeats", "1")
     main(["measure", *common, "-o", str(out), "--decode", *options])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_traces():
+    """A profiler reads its events for seconds."""
+    with mock.patch.multiple(measuring, TRACE_STEPS=4, TRACE_BUDGET=2):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -35,10 +35,13 @@ TINY = {
 }
 # added to a command, where the later word wins: as much of everything as a test has time for
 FEWER = {
-    "demo": "--evaluations 6 --steps 20",
+    "demo": "--evaluations 5 --steps 12",
     "calibrate": "--count 1",
+    "calibrate tiny-flux": "--count 1 --steps 16",
     "fit": "--count 2 --fast",
-    "fit tiny-flux": "--count 2 --fast --steps 20",
+    "fit tiny-flux": "--count 2 --fast --steps 16",
+    "generate tiny-flux": "--steps 16",
+    "generate tiny-wan": "--steps 12",
     "bench": "--count 1 --calibration-count 2",
 }
 A_PROMPT = "a red apple"  # for the demo that draws several unless told

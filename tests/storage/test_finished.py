@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.forked import PROCESSES
 
 import tacache
 from tacache.errors import ProfileError
@@ -40,9 +40,9 @@ def test_without_a_file_nothing_is_kept(profile):
 
 @pytest.mark.slow
 def test_what_several_processes_add_is_all_there(tmp_path, profile):
-    path, context = tmp_path / "x.runs", multiprocessing.get_context("spawn")
+    path = tmp_path / "x.runs"
     path.write_text('{"job": "job", "ru')
-    workers = [context.Process(target=add_some, args=(path, profile, n)) for n in range(3)]
+    workers = [PROCESSES.Process(target=add_some, args=(path, profile, n)) for n in range(3)]
     for worker in workers:
         worker.start()
     for worker in workers:

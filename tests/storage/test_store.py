@@ -4,11 +4,10 @@ import errno
 import json
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.forked import ForkedScript
 
 from tacache import Certificate, Origin, Plan, PlanError, time_grid
 from tacache.errors import StorageError
@@ -391,15 +390,7 @@ for i in range(10):
 
 @pytest.mark.slow
 def test_two_processes_write_at_once(plans):
-    root = Path(__file__).parents[2]
-    path = os.pathsep.join([str(root), str(root / "tests"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path}
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(plans.folder), str(n)], cwd=root, env=environment
-        )
-        for n in (4, 5)
-    ]
+    running = [ForkedScript(WRITER, plans.folder, n) for n in (4, 5)]
     assert [one.wait(120) for one in running] == [0, 0]
     assert sorted(one.plan.evaluations for one in plans.plans()) == [3, 4, 5]
     assert plans.get(plans.plans()[0].name).plan.certificate.drift == 0.9

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tests.diffusers_support import counted
+from tests.forked import ForkedScript, run_two_ranks
 from tests.tiny import PIPELINES
 
 from tacache import HostError, TACacheError
@@ -50,8 +49,6 @@ pytestmark = pytest.mark.slow
 
 FLUX = PIPELINES["flux"]
 STEPS = 8
-ROOT = Path(__file__).parents[3]
-SOURCES = [ROOT, *(ROOT / part / "src" for part in ("", "lab", "models"))]
 # those inside the model are counted at its blocks: test_bench_methods.py
 OUTSIDE = [name for name in METHODS if name not in CACHES]
 QUICK = [name for name in OUTSIDE if name not in ("budcache", "fitted")]
@@ -361,22 +358,17 @@ def undisturbed(pipe, tmp_path_factory) -> list[Record]:
     return run_bench(pipe, job(fine=12), tmp_path_factory.mktemp("bench") / "r.jsonl")
 
 
-def run_python(*arguments: str | Path) -> None:
-    """A process of its own comes to a good end within two minutes."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": ":".join(map(str, SOURCES)), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+KILLING = """
+import sys
+from pathlib import Path
+from tests.killing import main
+main(Path(sys.argv[1]))
+"""
 
 
 def test_killed_ten_times_at_random_moments(undisturbed, tmp_path):
-    run_python("-m", "tests.killing", tmp_path)
+    killing = ForkedScript(KILLING, tmp_path)
+    assert killing.wait(120) == 0, killing.output()
     assert (tmp_path / "0.jsonl").exists()
     for out in tmp_path.glob("[0-9]*.jsonl"):
         assert_same_but_tuned_with_stops(read_records(out), undisturbed)
@@ -496,10 +488,9 @@ run_bench(FLUX.build(), job(fine=12), sys.argv[1])
 
 
 def test_two_processes_make_the_records_of_one(undisturbed, tmp_path):
-    script, out = tmp_path / "script.py", tmp_path / "r.jsonl"
-    script.write_text(SCRIPT)
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    run_python(*launcher, script, out)
+    out = tmp_path / "r.jsonl"
+    code, error = run_two_ranks(SCRIPT, out)
+    assert code == 0, error
     order = {record.key: i for i, record in enumerate(undisturbed)}
     records = sorted(read_records(out), key=lambda record: order[record.key])
     assert timeless(records) == timeless(undisturbed)

@@ -142,7 +142,7 @@ def test_quick_ends_with_a_page_and_a_file_to_send(few, tmp_path):
     """A model on the disk of its owner, from the first line about cost to what is sent."""
     (tmp_path / "test.txt").write_text("".join(f"secret {i}\n" for i in range(9)))
     (tmp_path / "lessons.txt").write_text("".join(f"lesson {i}\n" for i in range(9)))
-    asked = ["--suite", "quick", "--evaluations", "5,3", "--call", "negative_prompt=a secret wish"]
+    asked = ["--suite", "quick", "--evaluations", "5", "--call", "negative_prompt=a secret wish"]
     made = run(*few, *asked)
     assert made.exit_code == 0, made.output
     expected = re.search(r"this takes about ([\d,]+) evaluations", made.stderr)
