@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from benchmarks.fullsize.tables import latents_above, speedups, with_decoding
 from tests.docs.readme import OURS, RESULTS, ROOT, measured_apart, nearness, packed
 
+from tacache.instant import like_evaluations
 from tacache_lab.report.confidence import student_t
 
 # What a command writes is held by the test of that command: its tables say so between markers.
@@ -199,6 +200,7 @@ def held() -> Iterator[Held]:
     yield from starmap(Held, _flow())
     yield from starmap(Held, _clips())
     yield from starmap(Held, _clips_at_once())
+    yield from starmap(Held, _asked())
     yield from starmap(Held, _fits())
     yield from starmap(Held, _galaxies())
     yield from starmap(Held, _serving())
@@ -308,6 +310,35 @@ def _flow() -> Iterator[tuple[str, tuple[float, ...]]]:
             *(clip_steps(20), clip_steps(25), behind_clips, clip_steps(13)),
         ),
     )
+
+
+def _asked() -> Iterator[tuple[str, tuple[float, ...]]]:
+    """Yield what the answers to like_steps=50 gain over as many Euler steps."""
+    records = {(record["model"], record["way"]): record for record in lines_of("asked.jsonl")}
+    gains = {
+        key: record["to_flow"]["mean"] - record["euler_to_flow"]["mean"]
+        for key, record in records.items()
+    }
+    flux, wan = records["tiny-flux", "fitted"], records["tiny-wan", "fitted"]
+    assert min(gains["tiny-flux", way] for way in ("instant", "certificates")) > 0
+    yield "The fit is {:.1f} dB below 50 Euler steps", (-gains["tiny-flux", "fitted"],)
+    yield (
+        "It took {:.0f}, since 15 promised only {:.0f} steps",
+        (flux["evaluations"], flux["tried"]["15"]),
+    )
+    yield (
+        "The shipped plan is {:.1f} dB above 50 Euler steps. The fit is {:.1f} dB short",
+        (gains["tiny-wan", "certificates"], -gains["tiny-wan", "fitted"]),
+    )
+    yield "{:.0f} evaluations promised {:.0f} steps", (wan["evaluations"], wan["promised"])
+    few = like_evaluations(50, clip=True)
+    table = next(
+        record["psnr"]["mean"]
+        for record in packed("instant")
+        if (record["model"], record["to"], record["method"]) == ("tiny-wan", "flow", "instant")
+        and record["evaluations"] == few
+    )
+    yield "The table asks for {:.0f} evaluations, which have {:.1f} dB", (few, table)
 
 
 def _clips_at_once() -> Iterator[tuple[str, tuple[float, ...]]]:

@@ -227,6 +227,25 @@ def optimised_table() -> str:
     return optimised.table(quality.read(RESULTS / "optimised.jsonl"))
 
 
+ANSWERS = {"fitted": "a fit", "instant": "the table", "certificates": "shipped plans"}
+
+
+def asked_table() -> str:
+    """Return how near to the flow the answers to like_steps=50 are, beside the 50 Euler steps."""
+    lines = [
+        "| model | answered by | evaluations | the answer | 50 Euler steps |",
+        "|---" * 5 + "|",
+    ]
+    for line in (RESULTS / "asked.jsonl").read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        answer, euler = (cell(record[name]["each"]) for name in ("to_flow", "euler_to_flow"))
+        way = ANSWERS[record["way"]]
+        lines.append(
+            f"| {record['model']} | {way} | {record['evaluations']} | {answer} | {euler} |"
+        )
+    return "\n".join(lines)
+
+
 GUIDE = ROOT / "docs/how-to/choose-a-budget.md"
 LANDING = ROOT / "docs/index.md"
 TABLES = {
@@ -237,6 +256,7 @@ TABLES = {
     "optimised": (ROOT / "docs/reference/rivals.md", optimised_table),
     "quality": (ROOT / "docs/reference/results.md", quality_table),
     "clips": (GUIDE, clips_table),
+    "asked": (GUIDE, asked_table),
 }
 
 
