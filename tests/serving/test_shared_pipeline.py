@@ -3,7 +3,13 @@
 import threading
 import time
 
-from tacache.serving.shared_pipeline import StandIn, locked
+import torch
+from tests.tiny import PIPELINES
+
+from tacache import instant_plan
+from tacache.diffusers import apply
+from tacache.serving import shared_pipeline
+from tacache.serving.shared_pipeline import Followers, StandIn, locked, without_walks
 
 
 class Tokenizer:
@@ -57,3 +63,29 @@ def test_a_stand_in_has_its_own_methods_and_the_rest_of_the_real_one():
     tokenizer = Tokenizer()
     other = StandIn(tokenizer, {"tokenize": str.upper})
     assert (other.tokenize("a"), other.most, other._orig_mod) == ("A", 0, tokenizer)
+
+
+def test_pipelines_that_look_for_hooks_are_shown_the_layers_that_have_some():
+    network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    shared = StandIn(network, without_walks(network))
+    assert list(shared.modules()) == []
+    network[1]._diffusers_hook = object()
+    assert list(StandIn(network, without_walks(network)).modules()) == [network[1]]
+    assert shared._reset_stateful_cache(recurse=True) is None
+
+
+def test_a_plan_that_comes_again_is_not_applied_again(monkeypatch):
+    applied = []
+    monkeypatch.setattr(
+        shared_pipeline, "apply", lambda pipe, plan: applied.append(plan) or apply(pipe, plan)
+    )
+    monkeypatch.setattr(shared_pipeline, "MAX_FOLLOWERS", 2)
+    followers = Followers(PIPELINES["flux"].build)
+    a, b, c = (instant_plan([1.0, 0.75, 0.5, 0.25, 0.0], k) for k in (2, 3, 4))
+    assert followers.of(a) is followers.of(a)
+    assert followers.of(b).scheduler.plan == b
+    followers.of(a)
+    followers.of(c)  # in the place of b, which was not asked for as long
+    assert [plan is a for plan in applied] == [True, False, False]
+    followers.of(b)
+    assert applied == [a, b, c, b]

@@ -1,5 +1,6 @@
 """Putting a plan into a pipeline, and taking it out again."""
 
+import copy
 import functools
 import json
 import weakref
@@ -85,6 +86,20 @@ def put_each(pipe: Any, make: Callable[[Any], Any]) -> None:
         carrying[name]._plain, carrying[name]._applied_to = plain, weakref.ref(pipe)
     for name, scheduler in carrying.items():
         put(pipe, scheduler, name)
+
+
+def apply_as(pipe: Any, follower: Any) -> None:
+    """Make `pipe` follow the plan that a pipeline of the same kind follows, which was not called.
+
+    What both can share is not made again: `apply` takes milliseconds, a copy a fraction of one.
+    """
+    for name in scheduler_names(follower):
+        carrying = getattr(follower, name)
+        shared = (carrying.plan, carrying.config, carrying._plain)
+        copied = copy.deepcopy(carrying, {id(part): part for part in shared})
+        copied._source, copied._is_copied_run = None, False
+        copied._applied_to = weakref.ref(pipe)
+        put(pipe, copied, name)
 
 
 def _apply_options(strength: Any, breaks: Iterable[float] | None) -> ApplyOptions:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 from tacache.tasu import relative_distance
 
@@ -17,6 +16,7 @@ CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of results that are to be 
 CLOSE_IN_HALF = 0.05
 WITHOUT_ROWS = ("txt_ids", "img_ids")  # positions, the same for every row, unless they have 3 axes
 LISTED_ROWS = ("img_shapes", "txt_seq_lens")  # lists with one entry a row (Qwen-Image)
+DIGEST = "_tacache_digest"  # an attribute of a tensor: its version, and the hash of its content
 MAX_DIGESTED_NUMBERS = 1 << 20  # numbers of a tensor that is compared by its content
 
 
@@ -38,7 +38,6 @@ class CallKeys:
     """What is known of calls and their tensors, so that a call is compared with others quickly."""
 
     def __init__(self) -> None:
-        self._digests: Any = WeakIdKeyDictionary()  # tensors are not compared by their content
         self._numbers: dict[Hashable, int] = {}
         self._count = itertools.count()  # asked from many threads: no number is given twice
         self._signatures: dict[Callable[..., Any], inspect.Signature] = {}
@@ -50,13 +49,12 @@ class CallKeys:
         """
         if tensor.numel() > MAX_DIGESTED_NUMBERS:
             return None
-        digest: str
-        version, digest = self._digests.get(tensor, (-1, ""))
+        version, digest = getattr(tensor, DIGEST, (-1, ""))
         if version != tensor._version:
             plain = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
             digest = hashlib.sha256(plain.numpy().tobytes()).hexdigest()
-            self._digests[tensor] = tensor._version, digest
-        return digest
+            setattr(tensor, DIGEST, (tensor._version, digest))
+        return str(digest)
 
     def number(self, parts: Hashable) -> int:
         """Return the number of what calls have in common, the same whenever that is equal."""
@@ -73,9 +71,11 @@ def joinable(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], known: CallKeys
 ) -> JoinableCall:
     """Return the call `function(*args, **kwargs)` with what is needed to join it to others."""
-    arguments = known.signature(function).bind(*args, **kwargs).arguments
-    extra = arguments.pop("kwargs", {})  # where the network takes any others
-    named = {**arguments, **extra}
+    named = kwargs
+    if args:
+        arguments = known.signature(function).bind(*args, **kwargs).arguments
+        extra = arguments.pop("kwargs", {})  # where the network takes any others
+        named = {**arguments, **extra}
     first = next((value for value in named.values() if isinstance(value, Tensor)), None)
     if first is None or first.dim() == 0:
         return JoinableCall(function, named, 1, None)
@@ -154,8 +154,9 @@ def _name_of(function: Callable[..., Any]) -> Hashable:
 def has_rows(name: str, value: Any, rows: int) -> bool:
     """Return whether an argument has one entry a row."""
     if isinstance(value, Tensor):
-        positions = name in WITHOUT_ROWS and value.dim() < 3
-        return not positions and value.dim() > 0 and len(value) == rows
+        shape = value.shape
+        positions = name in WITHOUT_ROWS and len(shape) < 3
+        return not positions and len(shape) > 0 and shape[0] == rows
     return name in LISTED_ROWS and isinstance(value, list) and len(value) == rows
 
 
@@ -164,9 +165,9 @@ def _compared(name: str, value: Any, rows: int, known: CallKeys) -> Hashable | N
     if isinstance(value, Tensor):
         kind = (value.dtype, value.device)
         if has_rows(name, value, rows):
-            return ("rows", tuple(value.shape[1:]), *kind)
+            return ("rows", value.shape[1:], *kind)
         content = known.digest(value)
-        return None if content is None else ("tensor", tuple(value.shape), *kind, content)
+        return None if content is None else ("tensor", value.shape, *kind, content)
     if has_rows(name, value, rows):
         return ("listed", repr(value[0]) if name == "img_shapes" else "")
     if isinstance(value, dict):
@@ -176,7 +177,7 @@ def _compared(name: str, value: Any, rows: int, known: CallKeys) -> Hashable | N
     if isinstance(value, tuple):
         inner = [(str(i), _compared("", item, 0, known)) for i, item in enumerate(value)]
         return ("tuple", *inner) if all(part is not None for _, part in inner) else None
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or isinstance(value, (bool, int, float, str)):
         return ("plain", repr(value))
     return None
 

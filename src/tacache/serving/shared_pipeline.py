@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tacache.diffusers.applying import apply, plain_scheduler
+from tacache.diffusers.applying import apply, apply_as, plain_scheduler
 from tacache.diffusers.calls import midway_strength
 from tacache.diffusers.joint import scheduler_names
 from tacache.errors import HostError
@@ -22,6 +22,7 @@ from tacache.serving.engine import Engine
 from tacache.serving.request import Adapters, GenerationRequest
 
 DENOISERS = ("transformer", "transformer_2", "unet", "prior")
+MAX_FOLLOWERS = 64  # plans whose pipelines are kept
 ENCODING = ("tokenizer", "text_encoder", "image_encoder", "processor")  # begin their names
 
 
@@ -41,10 +42,12 @@ class SharedPipeline:
         self._denoisers = {name: parts[name] for name in DENOISERS if name in parts}
         self._forwards = {name: forward_of(part) for name, part in self._denoisers.items()}
         self._vae = parts.get("vae")
+        self._followers = Followers(self._plain_copy)
+        self._takes_generator = "generator" in inspect.signature(pipe.__call__).parameters
         shared = {**self._denoisers, **({} if self._vae is None else {"vae": self._vae})}
-        # looked up once: pipelines ask for them in every call, which walks over all layers
-        self._places = {
-            name: {"device": part.device, "dtype": part.dtype} for name, part in shared.items()
+        self._answers = {
+            name: {"device": part.device, "dtype": part.dtype, **without_walks(part)}
+            for name, part in shared.items()
         }
 
     def with_locked_encoders(self) -> Any:
@@ -55,39 +58,71 @@ class SharedPipeline:
 
     def following(self, plan: Plan | None, call: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return a copy with a scheduler of its own that carries the plan, and the call to make."""
+        call = self._with_generator(call)
+        if plan is None:
+            return self._plain_copy(), call
+        strength = midway_strength(self.pipe, call)
+        if strength is None:
+            copied = copy.copy(self.pipe)
+            copied._progress_bar_config = {"disable": True}
+            apply_as(copied, self._followers.of(plan))
+            return copied, call
+        copied = self._plain_copy()
+        apply(copied, plan, strength=strength)
+        return copied, {**call, "strength": 1.0}
+
+    def _plain_copy(self) -> Any:
+        """Return a copy with plain schedulers of its own."""
         copied = copy.copy(self.pipe)
         for name in scheduler_names(self.pipe):
             copied.__dict__[name] = copy.deepcopy(plain_scheduler(self.pipe, name))
         copied._progress_bar_config = {"disable": True}
-        call = self._with_generator(call)
-        if plan is None:
-            return copied, call
-        strength = midway_strength(copied, call)
-        apply(copied, plan, strength=strength)
-        return copied, call if strength is None else {**call, "strength": 1.0}
+        return copied
 
     def share(self, request: GenerationRequest, engine: Engine) -> None:
         """Put stand-ins into a request's copy, whose calls the engine answers."""
         stand_ins: dict[str, Any] = dict(self._encoders)
         for name, part in self._denoisers.items():
             call = _evaluating(request, engine, self._forwards[name])
-            stand_ins[name] = StandIn(part, {"__call__": call, **self._places[name]})
+            stand_ins[name] = StandIn(part, {**self._answers[name], "__call__": call})
         if self._vae is not None:
             methods = {
                 "decode": functools.partial(engine.decode, request, self._vae.decode),
                 "encode": functools.partial(engine.call_alone, request, self._vae.encode),
             }
-            stand_ins["vae"] = StandIn(self._vae, {**methods, **self._places["vae"]})
+            stand_ins["vae"] = StandIn(self._vae, {**self._answers["vae"], **methods})
         request.pipe.__dict__.update(stand_ins)
 
     def _with_generator(self, call: dict[str, Any]) -> dict[str, Any]:
         """Return the call with a generator: that of a GPU may be part of a capture meanwhile."""
-        takes = "generator" in inspect.signature(self.pipe.__call__).parameters
-        if call.get("generator") is not None or not takes or self.pipe.device.type != "cuda":
+        is_given = call.get("generator") is not None or not self._takes_generator
+        if is_given or self.pipe.device.type != "cuda":
             return call
         generator = torch.Generator()
         generator.seed()
         return {**call, "generator": generator}
+
+
+class Followers:
+    """Pipelines that follow the plans which requests brought last, to be copied for the next."""
+
+    def __init__(self, copied: Callable[[], Any]) -> None:
+        self._copied = copied
+        self._lock = threading.Lock()
+        self._kept: dict[int, tuple[Plan, Any]] = {}  # by the plan's id, the latest last
+
+    def of(self, plan: Plan) -> Any:
+        """Return a pipeline that follows the plan."""
+        with self._lock:
+            kept = self._kept.pop(id(plan), None)
+            if kept is None:
+                follower = self._copied()
+                apply(follower, plan)
+                kept = plan, follower
+            self._kept[id(plan)] = kept
+            if len(self._kept) > MAX_FOLLOWERS:
+                del self._kept[next(iter(self._kept))]
+        return kept[1]
 
 
 def _evaluating(
@@ -140,7 +175,22 @@ def locked(real: Any, lock: threading.RLock) -> StandIn:
     names = [name for name in dir(kind) if not name.startswith("__")]
     methods = [name for name in names if callable(getattr(kind, name, None))]
     under_lock = {name: _under(lock, getattr(real, name)) for name in methods}
-    return StandIn(real, {**under_lock, "__call__": _under(lock, real)})
+    walked = without_walks(real) if isinstance(real, torch.nn.Module) else {}
+    return StandIn(real, {**under_lock, **walked, "__call__": _under(lock, real)})
+
+
+def without_walks(part: torch.nn.Module) -> dict[str, Any]:
+    """Return what answers quickly where pipelines walk over all layers in every call.
+
+    They look for hooks that move layers, which are there from the beginning or not at all, and
+    reset caches, which a shared network has none of (`check_shareable`).
+    """
+    hooked = [
+        module
+        for module in part.modules()
+        if hasattr(module, "_hf_hook") or hasattr(module, "_diffusers_hook")
+    ]
+    return {"modules": lambda: iter(hooked), "_reset_stateful_cache": lambda *_, **__: None}
 
 
 def _under(lock: threading.RLock, function: Callable[..., Any]) -> Callable[..., Any]:
