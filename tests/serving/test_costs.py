@@ -120,3 +120,11 @@ def test_a_kind_that_failed_when_joined_is_joined_again_after_single_calls():
             assert "other" not in kinds
             kinds.made_singly("kind")
         assert "kind" not in kinds
+
+
+def test_a_batch_takes_no_longer_than_a_larger_one_did():
+    costs = Costs()
+    for rows, seconds in ((1, 0.002), (16, 0.2), (18, 0.01), (24, 0.016)):
+        costs.add_batch(SMALL, rows, seconds)
+    assert [costs.batch(SMALL, rows) for rows in (1, 16, 18, 24)] == [0.002, 0.01, 0.01, 0.016]
+    assert costs.measured(SMALL)[16] == 0.2

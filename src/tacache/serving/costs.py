@@ -7,6 +7,7 @@ import math
 import threading
 from collections import Counter, deque
 from collections.abc import Hashable, Mapping
+from itertools import accumulate
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -42,11 +43,14 @@ class BatchTimes:
     def __init__(self) -> None:
         self._known: dict[int, Recent] = {}
         self.seconds: dict[int, float] = {}  # what was measured, fewest rows first
+        self._at_most: dict[int, float] = {}  # the same, where a larger batch took less: its time
 
     def add(self, rows: int, seconds: float) -> None:
         """Take a batch's time into account."""
         self._known.setdefault(rows, Recent()).add(seconds)
         self.seconds = {r: self._known[r].seconds for r in sorted(self._known)}
+        latest = list(accumulate(reversed(self.seconds.values()), min))
+        self._at_most = dict(zip(self.seconds, reversed(latest), strict=True))
 
     def __bool__(self) -> bool:
         return bool(self._known)
@@ -63,9 +67,10 @@ class BatchTimes:
     def of(self, rows: int) -> float:
         """Return the time of a batch with so many rows: measured, or in proportion to neighbours.
 
-        Beyond the largest batch that was measured, time grows with the rows.
+        Beyond the largest batch that was measured, time grows with the rows. A batch takes no
+        longer than a larger one did: where it once did, something else took the time.
         """
-        known = self.seconds
+        known = self._at_most
         if not known:
             raise ValueError("no batch was measured yet")
         below = [r for r in known if r <= rows]
