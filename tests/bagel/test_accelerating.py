@@ -51,7 +51,7 @@ def test_every_run_makes_exactly_as_many_evaluations_as_were_asked_for(inference
     assert followed_plan(inferencer).steps == 24
     accelerate(inferencer)
     draw(inferencer, 0, num_timesteps=51)
-    assert followed_plan(inferencer).evaluations == 12
+    assert followed_plan(inferencer).evaluations == 13
 
 
 @pytest.mark.parametrize("evaluations", [EVALUATIONS, 11, 12])
