@@ -37,8 +37,11 @@ def ends(record: Record, velocity: Any) -> Tensor:
     if record.method == "fewer":
         settings = GridSettings.model_validate(record.settings)
         return BASELINES["fewer"].run(problem, settings).x
-    fields = {name: record.settings[name] for name in ("rule", "anchors", "weights")}
-    return sample_by_plan(problem, Plan.model_validate({"times": velocity.times, **fields}))
+    fields = {name: record.settings.get(name) for name in ("rule", "anchors", "weights", "grid")}
+    times = velocity.times
+    if fields["grid"] is not None:  # the plan is at levels of its own, within those of the run
+        times = (times[0], *record.evaluated[1:], times[-1])
+    return sample_by_plan(problem, Plan.model_validate({"times": times, **fields}))
 
 
 @torch.no_grad()
