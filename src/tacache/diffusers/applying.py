@@ -107,8 +107,8 @@ def _apply_options(strength: Any, breaks: Iterable[float] | None) -> ApplyOption
     level = None if strength is None else as_number(strength)
     if strength is not None and not (level is not None and 0 < level <= 1):
         raise HostError(f"strength is a number above 0 and up to 1, not {strength}")
-    levels = None if breaks is None else tuple(float(one) for one in breaks)
-    if levels is not None and not all(0 < one < 1 for one in levels):
+    levels = None if breaks is None else tuple(float(b) for b in breaks)
+    if levels is not None and not all(0 < b < 1 for b in levels):
         raise HostError(f"breaks are noise levels between 0 and 1, not {levels}")
     return ApplyOptions(level, levels)
 

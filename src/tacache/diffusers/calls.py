@@ -54,24 +54,24 @@ def running_call(scheduler: Any) -> RunningCall:
     Arguments of helpers and of loops in functions count too; those nearest to the loop win.
     """
     wanted = [scheduler, getattr(scheduler, "_source", None) or scheduler]
-    found = RunningCall()
+    call = RunningCall()
     frame = sys._getframe(1)  # not this one: a frame that holds itself is freed late, with all else
     while frame is not None:
         owner, arguments, is_its_call, latent = _seen(frame, wanted)
         if owner is not None:
-            found = RunningCall(
+            call = RunningCall(
                 owner,
-                {**arguments, **found.arguments},
+                {**arguments, **call.arguments},
                 _passed(frame, owner) if is_its_call else None,
                 is_its_call,
                 _is_of_diffusers(owner, frame),
                 (frame.f_code, frame.f_lasti),
-                found.latent or latent,
+                call.latent or latent,
             )
         if is_its_call:
-            return found
+            return call
         frame = frame.f_back  # type: ignore[assignment]
-    return replace(found, is_of_diffusers=False)
+    return replace(call, is_of_diffusers=False)
 
 
 def frame_runs(frame: types.FrameType, scheduler: Any) -> bool:
@@ -103,15 +103,15 @@ def _seen(
     if not code.co_argcount:
         return None, {}, False, None
     names, _, rest, values = inspect.getargvalues(frame)
-    given = {name: values.get(name) for name in names}
-    owner = next((one for name, one in given.items() if _runs(name, one, wanted)), None)
-    is_its_call = owner is not None and owner is given.get("self") and code.co_name == "__call__"
+    named = {name: values.get(name) for name in names}
+    owner = next((value for name, value in named.items() if _runs(name, value, wanted)), None)
+    is_its_call = owner is not None and owner is named.get("self") and code.co_name == "__call__"
     if is_its_call and isinstance(owner, ModularPipeline):
         arguments = _modular_arguments(owner, values)
     elif owner is not None and isinstance(values.get("block_state"), BlockState):
         arguments = dict(vars(values["block_state"]))  # a block of a modular pipeline
     else:
-        kept = {name: one for name, one in given.items() if one is not owner}
+        kept = {name: value for name, value in named.items() if value is not owner}
         arguments = {**(values.get(rest) or {}), **kept} if rest else kept
     latent = _latent_of(owner, values, wanted[0])
     # Before Python 3.13 these are a copy that lives as long as the frame, first latents included.
@@ -156,7 +156,7 @@ def _runs(name: str, value: Any, wanted: list[Any]) -> bool:
     if name != "self" and not isinstance(value, DiffusionPipeline | ModularPipeline):
         return False
     own = (getattr(value, "scheduler", None), *further_schedulers(value).values())
-    return any(scheduler is one for scheduler in own for one in wanted)
+    return any(scheduler is target for scheduler in own for target in wanted)
 
 
 def _modular_arguments(pipeline: Any, values: dict[str, Any]) -> dict[str, Any]:
@@ -166,14 +166,18 @@ def _modular_arguments(pipeline: Any, values: dict[str, Any]) -> dict[str, Any]:
     it is not known which blocks run, all of it counts.
     """
     state = dict(getattr(values.get("state"), "values", {}))
-    given = {name: value for name, value in state.items() if value is not None}
+    arguments = {name: value for name, value in state.items() if value is not None}
     try:
-        running = pipeline._blocks.get_execution_blocks(**given)
+        running = pipeline._blocks.get_execution_blocks(**arguments)
     except Exception:  # blocks of the user's own may know no such thing
         logger.debug("it is not known which blocks run", exc_info=True)
-        return given
+        return arguments
     inputs = [] if running is None else running.inputs
-    return {one.name: given.get(one.name, one.default) for one in inputs if one.name is not None}
+    return {
+        parameter.name: arguments.get(parameter.name, parameter.default)
+        for parameter in inputs
+        if parameter.name is not None
+    }
 
 
 def as_number(value: Any) -> float | None:
@@ -220,7 +224,7 @@ def _boundary_level(scheduler: Any, ratio: float) -> float:
 def can_start_midway(pipeline: Any) -> bool:
     """Return whether the pipeline mixes a picture with noise at a level that `strength` sets."""
     if isinstance(pipeline, ModularPipeline):
-        return "strength" in {one.name for one in pipeline._blocks.inputs}
+        return "strength" in {parameter.name for parameter in pipeline._blocks.inputs}
     names = inspect.signature(type(pipeline).__call__).parameters
     return (
         "strength" in names
@@ -311,7 +315,7 @@ def argument_names(pipe: Any) -> list[str] | None:
     names = [parameter.name for parameter in own]
     if isinstance(pipe, ModularPipeline):  # some have a `__call__` that hands all on
         names += inspect.signature(ModularPipeline.__call__).parameters
-        return [*names, *(given.name for given in pipe._blocks.inputs if given.name)]
+        return [*names, *(parameter.name for parameter in pipe._blocks.inputs if parameter.name)]
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in own)
     return None if takes_any else names
 
@@ -335,7 +339,7 @@ def has_pixels(state: Any) -> bool:
 def pixels_of(output: Any) -> Pixels:
     """Return the first picture or clip of a pipeline's output; refuse what is not finite."""
     if isinstance(output, PipelineState):
-        output = [made for made in map(output.get, MADE) if made is not None]
+        output = [batch for batch in map(output.get, MADE) if batch is not None]
     pixels = np.asarray(output[0][0], dtype=np.float32)
     if not np.isfinite(pixels).all():
         raise HostError("the decoded picture is infinite or not a number: there is none to show")

@@ -122,7 +122,7 @@ def _check_counted(call: RunningCall, plan: Plan, options: ApplyOptions) -> None
     for argument, neutral in _COUNTED.items():
         value = call.arguments.get(argument, neutral)
         values = value if isinstance(value, list | tuple) else [value]
-        if any(one is not None and one != neutral for one in values):
+        if any(count is not None and count != neutral for count in values):
             raise HostError(
                 f"{call.name} counts {argument}={value!r} in loop iterations, which are fewer and "
                 f"of unequal length under a plan: leave it at {neutral!r}, or run without a plan"
@@ -131,18 +131,18 @@ def _check_counted(call: RunningCall, plan: Plan, options: ApplyOptions) -> None
 
 def _check_callbacks(call: RunningCall, plan: Plan, options: ApplyOptions) -> None:
     """Refuse diffusers' callbacks that end guidance or an adapter after some iterations."""
-    given = [one for one in call.arguments.values() if isinstance(one, _CALLBACKS)]
-    while given:
-        one = given.pop()
-        if isinstance(one, MultiPipelineCallbacks):
-            given += one.callbacks
+    callbacks = [value for value in call.arguments.values() if isinstance(value, _CALLBACKS)]
+    while callbacks:
+        callback = callbacks.pop()
+        if isinstance(callback, MultiPipelineCallbacks):
+            callbacks += callback.callbacks
             continue
-        ratio, index = (one.config.get(f"cutoff_step_{name}") for name in ("ratio", "index"))
+        ratio, index = (callback.config.get(f"cutoff_step_{name}") for name in ("ratio", "index"))
         if index is not None or (ratio is not None and ratio < 1):
             cutoff = f"cutoff_step_ratio={ratio}" if index is None else f"cutoff_step_index={index}"
             raise HostError(
-                f"the {type(one).__name__} counts its {cutoff} in loop iterations, which are fewer "
-                "under a plan: call the pipeline without it, or run without a plan"
+                f"the {type(callback).__name__} counts its {cutoff} in loop iterations, which are "
+                "fewer under a plan: call the pipeline without it, or run without a plan"
             )
 
 

@@ -261,8 +261,8 @@ def check_same(name: str, driven: FirstStep, plain: FirstStep) -> None:
     """Refuse a pipeline whose driven call begins in another way than its plain one."""
     differ = [
         part
-        for part, one, other in zip(FirstStep._fields, driven, plain, strict=True)
-        if one.shape != other.shape or not torch.equal(one, other)
+        for part, value, expected in zip(FirstStep._fields, driven, plain, strict=True)
+        if value.shape != expected.shape or not torch.equal(value, expected)
     ]
     if differ:
         raise HostError(
@@ -275,5 +275,5 @@ def check_same(name: str, driven: FirstStep, plain: FirstStep) -> None:
 def _copied(value: Any) -> Any:
     """Return an argument that may be used twice: generators go on from where they are now."""
     if isinstance(value, list):
-        return [_copied(one) for one in value]
+        return [_copied(element) for element in value]
     return value.clone_state() if isinstance(value, torch.Generator) else value

@@ -32,9 +32,9 @@ def check_host(pipe: Any, plan: Plan) -> None:
 
 def check_architecture(pipe: Any, plan: Plan) -> None:
     """Refuse a plan that was made for another network."""
-    known, found = plan.origin.denoiser, denoiser_name(pipe)
-    if known is not None and known != found:
-        raise HostError(f"the plan was made for {known}, this pipeline runs {found}: calibrate it")
+    known, actual = plan.origin.denoiser, denoiser_name(pipe)
+    if known is not None and known != actual:
+        raise HostError(f"the plan was made for {known}, this pipeline runs {actual}: calibrate it")
 
 
 def warn_of_guidance(plan: Plan, call: dict[str, Any]) -> None:
@@ -53,7 +53,7 @@ def warn_of_guidance(plan: Plan, call: dict[str, Any]) -> None:
 
 def warn_of_solver(plan: Plan, scheduler: Any) -> None:
     """Warn if fitted weights are used with another solver, or with other options of it."""
-    known, found = plan.origin.scheduler, type(scheduler).__name__
+    known, actual = plan.origin.scheduler, type(scheduler).__name__
     if plan.rule != "fitted" or plan.origin.kind != "diffusers" or known is None:
         return
     before = plan.origin.scheduler_config or {}
@@ -62,7 +62,7 @@ def warn_of_solver(plan: Plan, scheduler: Any) -> None:
         for name in SOLVER_OPTIONS
         if name in before and name in scheduler.config and scheduler.config[name] != before[name]
     ]
-    different = [found] if known != found else changed
+    different = [actual] if known != actual else changed
     if different:
         logger.warning(
             "the plan was fitted to the steps of %s, this pipeline has %s: expect another fidelity "
@@ -99,10 +99,10 @@ def _channels(shape: tuple[int, ...]) -> int | None:
 
 def denoiser(pipe: Any) -> Any:
     """Return the network that gives the velocity, before any compilation; None without one."""
-    found = (
+    parts = (
         getattr(pipe, name, None) for name in ("transformer", "transformer_ref", "unet", "prior")
     )
-    network = next((one for one in found if one is not None), None)
+    network = next((part for part in parts if part is not None), None)
     return getattr(network, "_orig_mod", network)
 
 
@@ -186,8 +186,8 @@ def weights_of(pipe: Any) -> str | None:
         if isinstance(part, nn.Module)
     }
     guiders = [
-        [type(one).__name__, jsonable(dict(getattr(one, "config", {})))]
-        for one in enabled_guiders(pipe)
+        [type(guider).__name__, jsonable(dict(getattr(guider, "config", {})))]
+        for guider in enabled_guiders(pipe)
     ]
     return fingerprint(networks, guiders)
 

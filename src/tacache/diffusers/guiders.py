@@ -16,16 +16,18 @@ SHAPES = ((1, 4, 4, 4), (1, 4, 4))  # pictures, and packed tokens: some guiders 
 def enabled_guiders(pipeline: Any) -> list[Any]:
     """Return the guiders among the parts of a pipeline, by their class or by their name."""
     parts = getattr(pipeline, "__dict__", {}).items()
-    found = [one for name, one in parts if isinstance(one, BaseGuidance) or name.endswith("guider")]
-    return [guider for guider in found if getattr(guider, "_enabled", guider is not None)]
+    guiders = [
+        part for name, part in parts if isinstance(part, BaseGuidance) or name.endswith("guider")
+    ]
+    return [guider for guider in guiders if getattr(guider, "_enabled", guider is not None)]
 
 
 def has_momentum(pipeline: Any) -> bool:
     """Return whether guidance depends on the loop iterations before."""
     if any(base.__name__ in _WITH_MOMENTUM for base in type(pipeline).__mro__):
         return True
-    guiders = (getattr(one, "__dict__", {}) for one in enabled_guiders(pipeline))
-    return any(_momenta(one) for one in guiders)
+    states = (getattr(guider, "__dict__", {}) for guider in enabled_guiders(pipeline))
+    return any(_momenta(state) for state in states)
 
 
 def check_guider(name: str, guider: Any, totals: Iterable[int], allowed: bool) -> None:
@@ -68,7 +70,7 @@ def _counts(guider: Any, totals: Iterable[int], shape: tuple[int, ...]) -> bool:
     """Return whether the same predictions give another result at another iteration."""
     outcomes = [_outcome(guider, step, total, shape) for total in totals for step in range(total)]
     names, result = outcomes[0]
-    return not all(n == names and torch.equal(one, result) for n, one in outcomes)
+    return not all(n == names and torch.equal(guided, result) for n, guided in outcomes)
 
 
 def _outcome(
@@ -81,7 +83,7 @@ def _outcome(
     tried.set_state(step=step, num_inference_steps=total, timestep=torch.tensor(0.5))
     tried.momentum_buffer = None
     batches = tried.prepare_inputs({"states": torch.zeros(shape, device="cpu")})
-    names = [str(getattr(one, tried._identifier_key)) for one in batches]
+    names = [str(getattr(batch, tried._identifier_key)) for batch in batches]
     for batch, name in zip(batches, names, strict=True):
         seed = tried._input_predictions.index(name)
         source = torch.Generator("cpu").manual_seed(seed)
@@ -99,12 +101,12 @@ def _momenta(values: dict[str, Any]) -> list[str]:
 def _counted_settings(guider: Any) -> str:
     """Return the settings of a guider that speak of steps, for a message."""
     state = ("_step", "_num_inference_steps")
-    found = {
+    settings = {
         name.lstrip("_"): value
         for name, value in vars(guider).items()
         if any(word in name for word in ("start", "stop", "step")) and name not in state
     }
-    return ", ".join(f"{name}={value}" for name, value in sorted(found.items()))
+    return ", ".join(f"{name}={value}" for name, value in sorted(settings.items()))
 
 
 _WITH_MOMENTUM = {"AceStepPipeline"}  # in the loop itself, whatever the arguments

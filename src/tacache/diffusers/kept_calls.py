@@ -66,8 +66,12 @@ class RunningSource:
             return "several processes of a launcher share this model, and all must do the same"
         if isinstance(self._pipe, ModularPipeline):
             blocks = self._pipe._blocks
-            needed = {one.name for one in blocks.inputs if one.name and one.required}
-            own = {one.name for one in blocks.intermediate_outputs}
+            needed = {
+                parameter.name
+                for parameter in blocks.inputs
+                if parameter.name and parameter.required
+            }
+            own = {output.name for output in blocks.intermediate_outputs}
             if unseen := needed - own - set(self._call.passed or {}):
                 return (
                     f"its {', '.join(sorted(unseen))} came in a state that other blocks have made"
@@ -87,7 +91,7 @@ class RunningSource:
 
     def host(self, samples: Sequence[RecordedSample]) -> tuple[Host, Call]:
         """Return the pipeline without a plan, called as it was for each sample."""
-        shared = [one.call.get("output_type") for one in samples]
+        shared = [sample.call.get("output_type") for sample in samples]
         return KeptCalls(self._pipe, samples), {"output_type": "latent"} if any(shared) else {}
 
 
@@ -169,7 +173,7 @@ def _end_by(plan: Plan, run: PipelineTrajectory) -> Tensor:
 def _moved(value: Any, device: Any) -> Any:
     """Return an argument with its tensors on a device."""
     if isinstance(value, list):
-        return [_moved(one, device) for one in value]
+        return [_moved(element, device) for element in value]
     return value.to(device) if isinstance(value, Tensor) else value
 
 
@@ -197,7 +201,10 @@ def _own_arguments(call: RunningCall) -> dict[str, Any]:
 def _defaults(pipeline: Any) -> dict[str, Any]:
     """Return the arguments of a pipeline's call, each with its default."""
     if isinstance(pipeline, ModularPipeline):
-        return {one.name or one.kwargs_type: one.default for one in pipeline._blocks.inputs}
+        return {
+            parameter.name or parameter.kwargs_type: parameter.default
+            for parameter in pipeline._blocks.inputs
+        }
     parameters = inspect.signature(type(pipeline).__call__).parameters
     return {name: parameter.default for name, parameter in parameters.items()}
 
@@ -213,9 +220,9 @@ def _stands_for_prompt(name: str) -> bool:
     return any(word in name for word in EMBEDDED)
 
 
-def _positive(name: str, value: Any, given: dict[str, Any]) -> Any:
+def _positive(name: str, value: Any, arguments: dict[str, Any]) -> Any:
     """Return an encoding without that of the negative prompt, which SD3 puts before it."""
-    negative = given.get(f"negative_{name}")
+    negative = arguments.get(f"negative_{name}")
     if not (isinstance(value, Tensor) and isinstance(negative, Tensor)):
         return value
     count = len(negative)
@@ -229,9 +236,11 @@ def _can_be_kept(name: str, value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return value.ndim == 1 and value.size < 10_000  # noise levels
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _can_be_kept("", one) for key, one in value.items())
+        return all(
+            isinstance(key, str) and _can_be_kept("", element) for key, element in value.items()
+        )
     if isinstance(value, list | tuple):
-        return all(_can_be_kept(name, one) for one in value)
+        return all(_can_be_kept(name, element) for element in value)
     return value is None or isinstance(value, PLAIN | np.generic)
 
 
@@ -252,9 +261,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(element) for name, element in value.items()}
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(element) for element in value]
     if isinstance(value, tuple):
-        return tuple(_plain(one) for one in value)
+        return tuple(_plain(element) for element in value)
     return value

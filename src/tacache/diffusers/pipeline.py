@@ -257,10 +257,10 @@ class PipelineHost:
     def draw(self, sample: Sample, call: Call) -> Pixels:
         """Return the picture or clip of a plain call."""
         check_call_names(self.pipe, call)
-        made = self.pipe(**giving(self.pipe, "np", self.arguments(sample, call)))
+        output = self.pipe(**giving(self.pipe, "np", self.arguments(sample, call)))
         check_finished(self.pipe)
-        self.sounds = sounds_of(made)
-        return pixels_of(made)
+        self.sounds = sounds_of(output)
+        return pixels_of(output)
 
     def with_steps(self, call: Call, steps: int) -> Call:
         """Return the call with so many inference steps."""

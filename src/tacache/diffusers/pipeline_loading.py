@@ -39,8 +39,8 @@ def load_pipeline(model: str, how: Loading) -> Any:
         raise HostError(f"unknown offload {how.offload!r}: choose from {', '.join(OFFLOADS)}")
     check_device(device)
     which = {"revision": how.revision, "variant": how.variant}
-    given = {name: value for name, value in which.items() if value is not None}
-    pipe = _load(model, DTYPES[dtype], **given)
+    options = {name: value for name, value in which.items() if value is not None}
+    pipe = _load(model, DTYPES[dtype], **options)
     if how.offload is None:
         pipe.to(device)
     else:

@@ -76,13 +76,13 @@ class SolverIntegrator:
             states = [solver.step(v[s], states[s]) for s, solver in enumerate(self.solvers)]
         if not states:
             return x
-        found = torch.stack(states)
-        if not bool(torch.isfinite(found).all()):
+        ends = torch.stack(states)
+        if not bool(torch.isfinite(ends).all()):
             raise HostError(
                 f"the scheduler's own steps from {n} to {m} end in states that are infinite or not "
                 "a number: give it another solver_type or final_sigmas_type"
             )
-        return found
+        return ends
 
     def columns(
         self, x: Tensor, basis: Sequence[Tensor], wanted: Tensor, n: int, m: int

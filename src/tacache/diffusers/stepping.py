@@ -127,7 +127,11 @@ def _check_arguments(step: Any) -> None:
     """Refuse a step that cannot be made from a velocity, a timestep and a state alone."""
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     others = list(inspect.signature(step).parameters.values())[4:]
-    needed = [one.name for one in others if one.default is one.empty and one.kind not in kinds]
+    needed = [
+        parameter.name
+        for parameter in others
+        if parameter.default is parameter.empty and parameter.kind not in kinds
+    ]
     if needed:
         raise _Refusal(f"its step asks for {', '.join(needed)} beside velocity, timestep and state")
 
@@ -137,11 +141,11 @@ def _check_noise(trial: SchedulerTrial) -> int:
     errors = []
     for steps in TRIAL_STEPS:
         try:
-            one, other = (_end_of_run(trial.prepared(steps), steps, seed) for seed in (0, 1))
+            first, second = (_end_of_run(trial.prepared(steps), steps, seed) for seed in (0, 1))
         except Exception as error:  # whatever a class of a stranger's raises is its reason
             errors.append(error)
             continue
-        if not torch.allclose(one, other, rtol=0, atol=0, equal_nan=True):
+        if not torch.allclose(first, second, rtol=0, atol=0, equal_nan=True):
             raise _Refusal(NEW_NOISE)
         return steps
     raise _Refusal(

@@ -162,7 +162,9 @@ class PipelineTrajectory:
         if self._grid is not None:
             raise HostError("a joint model is driven on its own grids only")
         parts = break_steps(self.times, self.breaks)
-        moved = (one._replace(breaks=tuple(one.times[n - 1] for n in parts)) for one in others)
+        moved = (
+            latent._replace(breaks=tuple(latent.times[n - 1] for n in parts)) for latent in others
+        )
         self.latents = self.settings = (first._replace(breaks=self.breaks), *moved)
 
     def _first_step(self) -> FirstStep:
@@ -247,11 +249,11 @@ class PipelineTrajectory:
             return None
         if self.other_noise is not None and not self.latents:
             return None
-        made = self.output(x)
-        if isinstance(self._pipe, ModularPipeline) and not has_pixels(made):
+        output = self.output(x)
+        if isinstance(self._pipe, ModularPipeline) and not has_pixels(output):
             return None
-        self.sounds = sounds_of(made)
-        return pixels_of(made)
+        self.sounds = sounds_of(output)
+        return pixels_of(output)
 
     def origin(self) -> Origin:
         """Return the pipeline, with what its call was really made with."""
