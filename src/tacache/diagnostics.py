@@ -113,7 +113,7 @@ def diagnose(
     return _summary(records, plan)
 
 
-def damp(plan: Plan, found: Sequence[Diagnostics]) -> Plan:
+def damp(plan: Plan, diagnoses: Sequence[Diagnostics]) -> Plan:
     """Return a `tasu` plan with d cos(theta) in the place of d: the rule `damped`.
 
     An update of strength s along a direction at angle theta to the true one leaves the error
@@ -123,11 +123,18 @@ def damp(plan: Plan, found: Sequence[Diagnostics]) -> Plan:
     if plan.rule != "tasu" or plan.direction is None:
         raise PlanError(f"only a tasu plan can be damped, this one has the rule {plan.rule!r}")
     cached = {n for n in range(plan.steps) if n not in plan.anchors}
-    if not found or any(b.step not in cached for one in found for b in one.bounds):
+    if not diagnoses or any(
+        b.step not in cached for diagnosis in diagnoses for b in diagnosis.bounds
+    ):
         raise PlanError("damping needs diagnostics of this plan: diagnose it first")
     direction = list(plan.direction)
     for n in range(1, plan.steps):
-        seen = [(b.cos_theta, one.samples) for one in found for b in one.bounds if b.step == n]
+        seen = [
+            (b.cos_theta, diagnosis.samples)
+            for diagnosis in diagnoses
+            for b in diagnosis.bounds
+            if b.step == n
+        ]
         if seen:
             cosine = sum(c * count for c, count in seen) / sum(count for _, count in seen)
             direction[n - 1] *= max(0.0, cosine)

@@ -95,11 +95,12 @@ def check_shapes(reference: Tensor, image: Tensor) -> None:
 
 def check_pictures(title: str, *pictures: Tensor) -> None:
     """Refuse batches of pictures that have not four dimensions, or different shapes."""
-    for one in pictures:
-        check_shapes(pictures[0], one)
-        if one.ndim != 4:
+    for batch in pictures:
+        check_shapes(pictures[0], batch)
+        if batch.ndim != 4:
             raise HostError(
-                f"{title} takes pictures (samples, channels, height, width), not {tuple(one.shape)}"
+                f"{title} takes pictures (samples, channels, height, width), "
+                f"not {tuple(batch.shape)}"
             )
 
 

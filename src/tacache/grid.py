@@ -65,8 +65,8 @@ def step_lengths(times: Sequence[float]) -> tuple[float, ...]:
 
 def break_steps(times: Sequence[float], breaks: Iterable[float]) -> tuple[int, ...]:
     """Return the step of each break: the first that starts below it, unless that is step 0."""
-    found = {next((n for n, t in enumerate(times[:-1]) if t < b), 0) for b in breaks}
-    return tuple(sorted(found - {0}))
+    steps = {next((n for n, t in enumerate(times[:-1]) if t < b), 0) for b in breaks}
+    return tuple(sorted(steps - {0}))
 
 
 def interpolate(

@@ -72,19 +72,19 @@ class Embedded:
 
     def plans(self, target: Target = "run") -> dict[int, Path]:
         """Return the files of the fitted plans that ship with it, by evaluations, fewest first."""
-        found = {budget: self.plan_file(budget, target) for budget in self.budgets}
-        return {budget: file for budget, file in found.items() if file.is_file()}
+        files = {budget: self.plan_file(budget, target) for budget in self.budgets}
+        return {budget: file for budget, file in files.items() if file.is_file()}
 
     def plan(self, evaluations: int, target: Target = "run") -> Plan:
         """Return the fitted plan of this budget that ships with it, for the run or for the flow."""
-        found = self.plans(target)
-        if evaluations not in found:
-            there = ", ".join(map(str, found)) or "none"
+        files = self.plans(target)
+        if evaluations not in files:
+            there = ", ".join(map(str, files)) or "none"
             raise PlanError(
                 f"no plan of {evaluations} evaluations fitted to the {target} ships with this "
                 f"model, but those of {there}: fit one with `tacache fit`"
             )
-        return Plan.load(found[evaluations])
+        return Plan.load(files[evaluations])
 
 
 @functools.cache
@@ -209,16 +209,16 @@ def _quiet() -> Iterator[None]:
     from diffusers.utils import logging as of_diffusers
     from transformers.utils import logging as of_transformers
 
-    loggings = (of_transformers, of_diffusers)
+    modules = (of_transformers, of_diffusers)
     with _QUIET:  # what is put back must be what others have not changed meanwhile
-        before = [(one.get_verbosity(), one.is_progress_bar_enabled()) for one in loggings]
-        for one in loggings:
-            one.set_verbosity_error()
-            one.disable_progress_bar()
+        before = [(module.get_verbosity(), module.is_progress_bar_enabled()) for module in modules]
+        for module in modules:
+            module.set_verbosity_error()
+            module.disable_progress_bar()
         try:
             yield
         finally:
-            for one, (verbosity, bars) in zip(loggings, before, strict=True):
-                one.set_verbosity(verbosity)
+            for module, (verbosity, bars) in zip(modules, before, strict=True):
+                module.set_verbosity(verbosity)
                 if bars:
-                    one.enable_progress_bar()
+                    module.enable_progress_bar()

@@ -214,10 +214,10 @@ class Plan(FileRecord):
 
     def _check_weights(self) -> None:
         if self.weights is None or len(self.weights) != self.evaluations:
-            found = "none" if self.weights is None else f"{len(self.weights)} rows"
+            rows = "none" if self.weights is None else f"{len(self.weights)} rows"
             raise PlanError(
                 f"a {self.rule} plan needs one row of weights an interval, {self.evaluations}; "
-                f"it has {found}"
+                f"it has {rows}"
             )
         for i, row in enumerate(self.weights):
             if any(abs(weight) > MAX_WEIGHT for weight in row):
@@ -460,7 +460,7 @@ def _check_exactly_one(
     if (tau_k is None) != (tau_d is None):
         missing = "tau_k" if tau_k is None else "tau_d"
         raise PlanError(f"thresholds come as a pair: {missing} is missing")
-    given = [
+    chosen = [
         name
         for name, value in (
             ("tau_k and tau_d", tau_k),
@@ -469,10 +469,10 @@ def _check_exactly_one(
         )
         if value is not None
     ]
-    if len(given) != 1:
+    if len(chosen) != 1:
         raise PlanError(
             "give exactly one of tau_k and tau_d, evaluations, speedup: "
-            + (f"{', '.join(given)} were given" if given else "none was given")
+            + (f"{', '.join(chosen)} were given" if chosen else "none was given")
         )
     if ratio is not None and tau_k is not None:
         raise PlanError(

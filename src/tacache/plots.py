@@ -68,7 +68,7 @@ def profile_svg(profile: Profile, plans: Sequence[Plan] = (), *, narrow: bool = 
     for number, name in enumerate(dict.fromkeys(re.findall(r'id="([a-z][0-9a-f]{10})"', plain))):
         plain = plain.replace(name, f"shape-{number}")  # matplotlib's own names differ by chance
     # The layout's last digits differ by chance, too: thousandths of a point are enough.
-    return re.sub(r"\d+\.\d{4,}", lambda found: f"{float(found[0]):.3f}", plain)
+    return re.sub(r"\d+\.\d{4,}", lambda match: f"{float(match[0]):.3f}", plain)
 
 
 def draw_profile(figure: Any, profile: Profile, *, narrow: bool = False) -> None:

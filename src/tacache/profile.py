@@ -213,11 +213,11 @@ def _interpolate_parts(
     def part(t: float) -> int:
         return sum(t < b for b in breaks)
 
-    found: list[float] = []
+    interpolated: list[float] = []
     for t in at:
         same = [i for i, node in enumerate(nodes) if part(node) == part(t)] or range(len(nodes))
-        found += interpolate([t], [nodes[i] for i in same], [values[i] for i in same])
-    return tuple(found)
+        interpolated += interpolate([t], [nodes[i] for i in same], [values[i] for i in same])
+    return tuple(interpolated)
 
 
 def _with_last_repeated(values: Iterable[float]) -> tuple[float, ...]:

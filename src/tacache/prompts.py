@@ -46,10 +46,10 @@ def read_prompts(source: str | Path) -> list[str]:
 
 def as_prompts(prompts: str | Path | Iterable[str]) -> list[str]:
     """Return prompts given as a list or as a file's name."""
-    found = read_prompts(prompts) if isinstance(prompts, str | Path) else list(prompts)
-    if not found:
+    texts = read_prompts(prompts) if isinstance(prompts, str | Path) else list(prompts)
+    if not texts:
         raise HostError("there is no prompt: give at least one")
-    return found
+    return texts
 
 
 def check_seeds(seeds: Sequence[int]) -> None:

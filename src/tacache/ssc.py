@@ -118,18 +118,18 @@ def split_widest(
 ) -> tuple[int, ...]:
     """Split the interval with the largest cumulative variation, in its middle, until the budget."""
     total = np.concatenate([[0.0], np.cumsum(variation)])
-    found, steps = sorted(anchors), len(variation)
-    while len(found) < evaluations:
-        ends = [*found[1:], steps]
+    placed, steps = sorted(anchors), len(variation)
+    while len(placed) < evaluations:
+        ends = [*placed[1:], steps]
         widest = max(
-            ((n, end) for n, end in zip(found, ends, strict=True) if end - n > 1),
+            ((n, end) for n, end in zip(placed, ends, strict=True) if end - n > 1),
             key=lambda interval: (
                 total[interval[1]] - total[interval[0]],
                 interval[1] - interval[0],
             ),
         )
-        found = sorted([*found, _middle_of_variation(total, *widest)])
-    return tuple(found)
+        placed = sorted([*placed, _middle_of_variation(total, *widest)])
+    return tuple(placed)
 
 
 def loses_to_even_steps(

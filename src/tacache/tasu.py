@@ -84,9 +84,9 @@ def indicators(v: Tensor, v_next: Tensor, length: float) -> tuple[list[float], l
     """
     precise = precise_dtype(v)
     magnitude, direction = [], []
-    for one, one_next in zip(v, v_next, strict=True):
-        v_n = one.to(precise).reshape(1, -1)
-        change = one_next.to(precise).reshape(1, -1) - v_n
+    for sample, sample_next in zip(v, v_next, strict=True):
+        v_n = sample.to(precise).reshape(1, -1)
+        change = sample_next.to(precise).reshape(1, -1) - v_n
         magnitude.append(dot(change, v_n) / dot(v_n, v_n) / length)
         direction.append(norm(orthogonal_part(change, along=v_n)) / norm(v_n))
     return torch.cat(magnitude).flatten().tolist(), torch.cat(direction).flatten().tolist()
@@ -155,9 +155,9 @@ def start_arc(v: Tensor, v_previous: Tensor | None) -> Arc:
     """
     dtype = working_dtype(v)
     if v_previous is None:
-        one = torch.ones(len(v), *[1] * (v.ndim - 1), dtype=dtype, device=v.device)
-        zero = torch.zeros_like(one)
-        return Arc(v, zero, one, zero, zero)
+        ones = torch.ones(len(v), *[1] * (v.ndim - 1), dtype=dtype, device=v.device)
+        zeros = torch.zeros_like(ones)
+        return Arc(v, zeros, ones, zeros, zeros)
     limits = torch.finfo(dtype)
     earlier = v_previous.to(dtype)
     square = dot(earlier, earlier).clamp_min_(limits.tiny)  # of the zero vector: anything but zero

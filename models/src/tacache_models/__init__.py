@@ -70,10 +70,10 @@ def _text_parts() -> tuple[Any, Any]:
     """Return tokenizer and encoder of MiniLM; the pipeline uses both for its two text inputs."""
     from transformers import AutoTokenizer, BertModel
 
-    found = importlib.util.find_spec(TEXT_PACKAGE)
-    assert found is not None
-    assert found.origin is not None
-    folder = Path(found.origin).parent / "model"
+    spec = importlib.util.find_spec(TEXT_PACKAGE)
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent / "model"
     encoder = BertModel.from_pretrained(folder).eval()
     for weight in encoder.parameters():
         # The package's file is mapped at odd addresses, where sums round another way than in a

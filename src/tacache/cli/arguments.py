@@ -12,24 +12,24 @@ from tacache.storage.reading import parse_json
 
 def named_values(option: str, pairs: list[str] | None) -> list[tuple[str, str]]:
     """Return the names and the texts of an option that takes NAME=VALUE."""
-    found = []
+    values = []
     for pair in pairs or []:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise TACacheError(f"{option} takes NAME=VALUE, not {pair!r}")
-        found.append((name, text))
-    return found
+        values.append((name, text))
+    return values
 
 
 def parsed(pairs: list[str] | None) -> dict[str, Any]:
     """Return the arguments of --call; a value is JSON where it reads as such, and else text."""
-    found = {}
+    arguments = {}
     for name, text in named_values("--call", pairs):
         try:
-            found[name] = json_or_text(text)
+            arguments[name] = json_or_text(text)
         except ValueError as error:
             raise TACacheError(f"--call {name} cannot be used: {error}") from error
-    return found
+    return arguments
 
 
 def json_or_text(text: str) -> Any:
@@ -50,9 +50,9 @@ def numbers(text: str) -> list[int]:
 
 def seeds_of(text: str) -> list[int]:
     """Return the seeds of an option, none of which may be given twice."""
-    found = numbers(text)
-    check_seeds(found)
-    return found
+    seeds = numbers(text)
+    check_seeds(seeds)
+    return seeds
 
 
 def words(text: str) -> list[str]:

@@ -116,7 +116,7 @@ class SearchOptions:
         each = max(MIN_EACH, 5 * steps) * (FLOW if aims_at_flow else 1)
         return FitOptions(
             evaluations=tuple(budgets),
-            **quality.given(),
+            **quality.options(),
             target=self.target,  # type: ignore[arg-type]  # checked above
             reference_steps=self.reference_steps,
             history=self.history,
@@ -192,10 +192,10 @@ def fit(
 
     loading, arguments = load.checked(model), named_models.call_arguments(model, call)
     steps, seeds = named_models.steps_of(model, arguments), seeds_of(runs.seeds)
-    asked = {"evaluations": evaluations, "speedup": speedup, **quality.given()}
+    asked = {"evaluations": evaluations, "speedup": speedup, **quality.options()}
     del asked["psnr_of"]
     check_one_budget(asked)
-    goal = QualityGoal.of(**quality.given())
+    goal = QualityGoal.of(**quality.options())
     budgets = _budgets(evaluations, speedup, steps) if goal is None else []
     is_short = fast or search.aims_at_flow(quality)
     texts = runs.texts(model, QUICK_PROMPTS if is_short else DEFAULT_PROMPTS)
@@ -239,7 +239,7 @@ def _budgets(evaluations: str | None, speedup: float | None, steps: int) -> list
 
 def _tell(plans: Sequence[Plan], place: PlanTarget, saved: Sequence[Stored], as_json: bool) -> None:
     """Print what was written: a plan, or what each budget reaches."""
-    facts: dict[str, Any] = {"stored": [one.name for one in saved]}
+    facts: dict[str, Any] = {"stored": [stored.name for stored in saved]}
     if place.alone:
         facts["file"] = str(place.out or saved[0].path)
         return _say(plans[0], facts, place.where(saved), as_json)

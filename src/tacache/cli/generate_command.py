@@ -52,16 +52,16 @@ class PromptOptions:
     number: Annotated[int, typer.Option("-n", min=1, help="Outputs for each prompt.")] = 1
     seed: FirstSeed = 0
 
-    def texts(self, model: str, given: list[str]) -> list[str]:
+    def texts(self, model: str, prompts: list[str]) -> list[str]:
         """Return the given prompts, then those of a file or a set."""
-        if not given and self.prompts is None:
+        if not prompts and self.prompts is None:
             raise TACacheError(
                 'give a prompt, such as "a red apple", or many: --prompts FILE'
                 + (", or --prompts test for those of this model" if model in shipped() else "")
             )
         source = self.prompts
         several = read_prompts(named_models.prompts_of(model, source)) if source else []
-        return [*given, *several][: self.count]
+        return [*prompts, *several][: self.count]
 
     def jobs(self, texts: Sequence[str]) -> list[tuple[int, str, int]]:
         """Return the number, the prompt and the seed of every output."""
@@ -93,9 +93,9 @@ class SpeedOptions:
         quality: QualityOptions = QualityOptions(),  # noqa: B008
     ) -> dict[str, Any] | None:
         """Return what is asked of `accelerate`; None where no more than a plan is given."""
-        given = {"speedup": speedup, **asdict(self), **quality.given()}
+        options = {"speedup": speedup, **asdict(self), **quality.options()}
         # What is wrong with them is said before a model is loaded.
-        asked = AccelerateOptions(**given)
+        asked = AccelerateOptions(**options)
         if asked == AccelerateOptions():
             return None
         if plan is not None:
@@ -104,7 +104,7 @@ class SpeedOptions:
             budget = asked.budget(steps, steps, 1)
             if budget < min(MIN_MEASURED, steps):
                 tell(FEW.format(counted(budget, "evaluation"), steps))
-        return given
+        return options
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def _generate_all(
     make_one: named_models.MakeOne, jobs: list[tuple[int, str, int]], as_json: bool
 ) -> None:
     """Make every output; one that fails is named and does not keep the others from running."""
-    made, failed = [], []
+    outputs, failed = [], []
     for i, text, seed in jobs:
         try:
             output = make_one(i, text, seed)
@@ -233,11 +233,11 @@ def _generate_all(
             failed.append({"prompt": text, "seed": seed, "error": str(error)})
             tell(f"tacache: {text!r} with seed {seed} failed: {error}")
             continue
-        made.append(output)
+        outputs.append(output)
         if not as_json:
             say(_output_line(output))
     if as_json:
-        print_json({"outputs": [one.model_dump() for one in made], "failed": failed})
+        print_json({"outputs": [output.model_dump() for output in outputs], "failed": failed})
     if failed:
         raise typer.Exit(1)
 

@@ -23,21 +23,25 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(command, eval_str=True)
     parameters = signature.parameters.values()
     groups: dict[str, Any] = {
-        one.name: one.annotation for one in parameters if is_dataclass(one.annotation)
+        parameter.name: parameter.annotation
+        for parameter in parameters
+        if is_dataclass(parameter.annotation)
     }
     flat = [
         option.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for one in parameters
-        for option in (options_of(groups[one.name]) if one.name in groups else [one])
+        for parameter in parameters
+        for option in (
+            options_of(groups[parameter.name]) if parameter.name in groups else [parameter]
+        )
     ]
 
     @functools.wraps(command)
-    def run(**given: Any) -> None:
-        made = {
-            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+    def run(**values: Any) -> None:
+        options = {
+            name: group(**{field.name: values.pop(field.name) for field in fields(group)})
             for name, group in groups.items()
         }
-        command(**given, **made)
+        command(**values, **options)
 
     run.__doc__ = one_line_a_paragraph(command.__doc__ or "")
     run.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]

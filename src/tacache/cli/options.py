@@ -129,7 +129,7 @@ class QualityOptions:
         ),
     ] = "mean"
 
-    def given(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
         """Return the options by the names that fits, `accelerate` and servers have for them."""
         return asdict(self)
 

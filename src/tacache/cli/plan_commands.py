@@ -66,7 +66,7 @@ def plan(
     tacache plan flux.profile.json --tau-k 0.04 --tau-d 0.4
     """
     target = Plan.check_target(out or profile.with_name(_stem(profile) + hub.SUFFIX))
-    made = make_plan(
+    new_plan = make_plan(
         Profile.load(profile),
         evaluations=evaluations,
         speedup=speedup,
@@ -76,8 +76,8 @@ def plan(
         max_skip=paper.max_skip,
         rule=paper.rule,  # type: ignore[arg-type]  # make_plan names the rules there are
     )
-    made.save(target)
-    _print_written(made, target, as_json)
+    new_plan.save(target)
+    _print_written(new_plan, target, as_json)
 
 
 def push(
@@ -198,19 +198,19 @@ def _stem(file: Path) -> str:
     return file.name.removesuffix(".json").removesuffix(".profile").removesuffix(".plan")
 
 
-def _print_written(made: Plan, target: Path, as_json: bool) -> None:
+def _print_written(plan: Plan, target: Path, as_json: bool) -> None:
     """Print a plan that was written to a file, and where."""
     if as_json:
-        return print_json({"file": str(target), **_plan_facts(made)})
-    show_view(plan_view(made))
+        return print_json({"file": str(target), **_plan_facts(plan)})
+    show_view(plan_view(plan))
     say(f"Written to {target}")
 
 
-def _plan_facts(made: Plan) -> dict[str, Any]:
+def _plan_facts(plan: Plan) -> dict[str, Any]:
     derived = {
-        "steps": made.steps,
-        "evaluations": made.evaluations,
-        "speedup": made.speedup,
-        "intervals": made.intervals,
+        "steps": plan.steps,
+        "evaluations": plan.evaluations,
+        "speedup": plan.speedup,
+        "intervals": plan.intervals,
     }
-    return {**derived, **made.model_dump()}
+    return {**derived, **plan.model_dump()}

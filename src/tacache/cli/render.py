@@ -98,31 +98,31 @@ def frontier_view(frontier: Frontier) -> RenderableType:
     return table
 
 
-def _certificate(found: Certificate, evaluations: int) -> list[tuple[str, str]]:
-    psnr = "" if found.psnr is None else f"PSNR {found.psnr:.2f} dB, "
-    psnr += "" if found.p5_psnr is None else f"5th percentile {found.p5_psnr:.2f} dB, "
-    nearness = found.nearness(evaluations)
-    held_out = counted(found.held_out, "held-out sample")
+def _certificate(certificate: Certificate, evaluations: int) -> list[tuple[str, str]]:
+    psnr = "" if certificate.psnr is None else f"PSNR {certificate.psnr:.2f} dB, "
+    psnr += "" if certificate.p5_psnr is None else f"5th percentile {certificate.p5_psnr:.2f} dB, "
+    nearness = certificate.nearness(evaluations)
+    held_out = counted(certificate.held_out, "held-out sample")
     return [
-        ("measured", f"{psnr}drift {found.drift:.4f} on {held_out}"),
+        ("measured", f"{psnr}drift {certificate.drift:.4f} on {held_out}"),
         *([] if nearness is None else [("to the flow", nearness)]),
-        ("fitted samples", f"drift {found.fit_drift:.4f}"),
-        ("spent", f"{found.evaluations_spent} evaluations, {found.date}"),
+        ("fitted samples", f"drift {certificate.fit_drift:.4f}"),
+        ("spent", f"{certificate.evaluations_spent} evaluations, {certificate.date}"),
     ]
 
 
 def _latent(latent: LatentPlan) -> str:
     """Return what a further latent has of its own, and what it was measured to end with."""
     own = f"t from {latent.times[0]:g} to {latent.times[-1]:g}, second {latent.times[1]:.4g}"
-    found = latent.certificate
-    if found is None:
+    certificate = latent.certificate
+    if certificate is None:
         return own
     sound = (
         ""
-        if found.spectral_distance is None
-        else (f"spectral distance {found.spectral_distance:.2f} dB, ")
+        if certificate.spectral_distance is None
+        else (f"spectral distance {certificate.spectral_distance:.2f} dB, ")
     )
-    return f"{own}; {sound}drift {found.drift:.4f}"
+    return f"{own}; {sound}drift {certificate.drift:.4f}"
 
 
 def _facts(*rows: tuple[str, str]) -> Table:

@@ -67,7 +67,7 @@ class PlanTarget:
         """Return what each plan is called: its file, or its name in the store."""
         if self.out is not None:
             return [f"{plan.evaluations}.plan.json" for plan in plans]
-        return [one.name for one in saved]
+        return [stored.name for stored in saved]
 
     def where(self, saved: Sequence[Stored]) -> str:
         """Return where the plans are, in words."""

@@ -40,8 +40,8 @@ class AccessOptions:
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys of the option and of the environment."""
-        found = [*(self.api_key or []), *os.environ.get(KEYS, "").split(",")]
-        return tuple(dict.fromkeys(key.strip() for key in found if key.strip()))
+        keys = [*(self.api_key or []), *os.environ.get(KEYS, "").split(",")]
+        return tuple(dict.fromkeys(key.strip() for key in keys if key.strip()))
 
     def limits(self) -> Any:
         """Return what one request may ask for."""
@@ -146,7 +146,7 @@ def serve(
     loading, keys, limits = load.checked(model), served.keys(), served.limits()
     where.check()
     check_address(host, keys)
-    usual = AccelerateOptions(speedup=speedup, **quality.given())
+    usual = AccelerateOptions(speedup=speedup, **quality.options())
     made_by = {"call": named_models.call_arguments(model, call), "usual": usual}
     made_by |= {"max_rows": sharing.max_rows, "use_graphs": sharing.graphs}
     clips = shipped()[model].fps is not None if model in shipped() else makes_video(model)

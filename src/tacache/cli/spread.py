@@ -85,13 +85,13 @@ def maker(
 
     left = missing(out, jobs, request, [model, loading, options])
     load = functools.partial(loaded, model, loading, options, request, out.resolve())
-    made = generate_all(load, left, copies=spread.copies)
+    results = generate_all(load, left, copies=spread.copies)
 
     def next_one(i: int, text: str, seed: int) -> Any:
-        one = next(made)
-        if one.output is None:
-            raise RuntimeError(one.error)
-        return one.output.model_copy(update={"file": str(out / Path(one.output.file).name)})
+        result = next(results)
+        if result.output is None:
+            raise RuntimeError(result.error)
+        return result.output.model_copy(update={"file": str(out / Path(result.output.file).name)})
 
     return next_one, left
 

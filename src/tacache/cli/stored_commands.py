@@ -165,7 +165,7 @@ def _made_for(plan: Plan) -> str:
     call = plan.origin.call or {}
     numbers = [call.get(name) for name in SIZE]
     sizes = call.get("image_shapes")
-    size = [one for one in (sizes if isinstance(sizes, list) else numbers) if one is not None]
+    size = [side for side in (sizes if isinstance(sizes, list) else numbers) if side is not None]
     guidance = [f"{call[name]:g}" for name in GUIDANCE if isinstance(call.get(name), int | float)]
     parts = ["x".join(map(str, size)), f"guidance {'/'.join(guidance)}" if guidance else ""]
     return ", ".join(part for part in parts if part)

@@ -173,7 +173,7 @@ def fit_runs(runs: FitSamples, options: FitOptions, measure: Measuring | None = 
     beside `options.resume`.
     """
     if options.target == "flow":
-        check_for_the_run([one.name for one in runs.latents if one.name is not None])
+        check_for_the_run([latent.name for latent in runs.latents if latent.name is not None])
     aside = 0 if measure is None else held_out_of(runs.total)
     if options.target == "flow" and isinstance(runs, FunctionSamples):  # a grid not to be divided
         runs.divided_into(finest_of(len(runs.times) - 1, options.reference_steps))
@@ -288,8 +288,8 @@ def fit_budget(
             fit, spent = _searched(problem, evaluations, left, path)
         else:
             tries = SearchedFits(problem, left, path)
-            found = best_subset(tries, evaluations) or best_power(tries, evaluations)
-            fit, spent = _settled(tries, found, evaluations)
+            best = best_subset(tries, evaluations) or best_power(tries, evaluations)
+            fit, spent = _settled(tries, best, evaluations)
         if options.keep_better:
             return _better(problem, fit, reference.spent + spent)
     return _as_plan(problem, fit, reference.spent + spent)
@@ -301,7 +301,7 @@ def _better(problem: Problem, fit: Fit, spent: int) -> Plan:
     It stays a fitted plan, which was measured on these samples and is for their grid.
     """
     runs = problem.runs
-    grids = {one.name: one.times for one in runs.latents if one.name is not None}
+    grids = {latent.name: latent.times for latent in runs.latents if latent.name is not None}
     instant = instant_plan(runs.times, len(fit.anchors), breaks=runs.breaks, latents=grids)
     beside = tuple(latent.weights for latent in (instant.latents or {}).values())
     known = with_weights(problem, instant.anchors, instant.weights or (), beside=beside)

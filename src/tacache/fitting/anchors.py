@@ -19,8 +19,8 @@ Floats = NDArray[np.float64]
 def inner_products(velocities: Tensor) -> Floats:
     """Return <v_i, v_j> of one sample's steps (steps, ...), in float64."""
     rows = velocities.reshape(len(velocities), -1).double()
-    found: Floats = (rows @ rows.T).cpu().numpy()
-    return found
+    gram: Floats = (rows @ rows.T).cpu().numpy()
+    return gram
 
 
 def pooled(grams: Sequence[Floats]) -> Floats:
@@ -98,5 +98,5 @@ def growth_between(steps: int, probed: Sequence[int], grown: Sequence[float]) ->
 def as_columns(basis: Sequence[Tensor], target: Tensor) -> Floats:
     """Return inner products of one sample's basis velocities and its target, the target last."""
     columns = torch.stack([part.flatten() for part in (*basis, target)]).double()
-    found: Floats = (columns @ columns.T).cpu().numpy()
-    return found
+    gram: Floats = (columns @ columns.T).cpu().numpy()
+    return gram

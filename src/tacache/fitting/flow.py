@@ -36,11 +36,12 @@ def check_same_run(runs: FitSamples, other: FitSamples, steps: int) -> None:
     """Refuse a run of so many steps that has another number, or begins or ends elsewhere."""
     ends = ((runs.times[0], other.times[0]), (runs.times[-1], other.times[-1]))
     same = all(math.isclose(a, b, abs_tol=10 * GRID_TOLERANCE) for a, b in ends)
-    made = len(other.times) - 1
-    if made != steps or not same or not torch.equal(runs.noise, other.noise):
+    count = len(other.times) - 1
+    if count != steps or not same or not torch.equal(runs.noise, other.noise):
         raise PlanError(
-            f"a call of {steps} steps makes {made}, starts from other noise or ends elsewhere than "
-            f"the run of {len(runs.times) - 1}, so that they do not tell the flow: fit to the run"
+            f"a call of {steps} steps makes {count}, starts from other noise or ends elsewhere "
+            f"than the run of {len(runs.times) - 1}, so that they do not tell the flow: fit to "
+            "the run"
         )
 
 
@@ -82,8 +83,9 @@ def slower_order(runs: FitSamples, ends: Mapping[int, Tensor]) -> float | None:
     half, steps, finest = sorted(ends)
     falls = _apart(ends[half], ends[steps]), _apart(ends[steps], ends[finest])
     orders = [_order(*fall, steps / half, finest / steps) for fall in zip(*falls, strict=True)]
-    found = runs.gathered(dict(zip(runs.numbers, orders, strict=False)))  # held-out ones come first
-    fastest = max(found.values())
+    # Held-out samples come first.
+    all_orders = runs.gathered(dict(zip(runs.numbers, orders, strict=False)))
+    fastest = max(all_orders.values())
     return fastest if fastest < SLOW else None
 
 
@@ -143,8 +145,8 @@ def _state_at(
     arriving = length * velocities[n]
     rest = last - first
     square, cube = 3 * rest - 2 * leaving - arriving, leaving + arriving - 2 * rest
-    found: Tensor = first + share * leaving + share**2 * square + share**3 * cube
-    return found
+    state: Tensor = first + share * leaving + share**2 * square + share**3 * cube
+    return state
 
 
 def extrapolated(coarse: Tensor, fine: Tensor, ratio: float, order: float = EULER) -> Tensor:
@@ -177,7 +179,7 @@ def equivalent_steps(distance: float, measured: Mapping[int, float]) -> float:
 
 def _falling(logs: Sequence[float]) -> list[float]:
     """Return the logarithms, none above the one before: more steps are never taken to be worse."""
-    found: list[float] = []
+    lowered: list[float] = []
     for log in logs:
-        found.append(min(log, found[-1] - 1e-9) if found else log)
-    return found
+        lowered.append(min(log, lowered[-1] - 1e-9) if lowered else log)
+    return lowered

@@ -63,9 +63,9 @@ def _kept(path: Path | None, runs: FitSamples, start: Tensor) -> tuple[list[Tens
     if path is None or not path.exists():
         return [start], []
     try:
-        found = load_values(path)
-        same_job = found["times"] == list(runs.times) and found["job"] == runs.job
-        states, velocities = list(found["states"]), list(found["velocities"])
+        saved = load_values(path)
+        same_job = saved["times"] == list(runs.times) and saved["job"] == runs.job
+        states, velocities = list(saved["states"]), list(saved["velocities"])
         same_job = same_job and torch.equal(states[0], start)
     except Exception as error:  # what unpickling raises on a foreign or damaged file is anything
         raise PlanError(

@@ -40,7 +40,7 @@ Latents = tuple[Latent, ...]  # none where the state is one latent
 
 def indices(latents: Latents) -> list[Index]:
     """Return the index of each latent in a state."""
-    return [one.place for one in latents] or [WHOLE]
+    return [latent.place for latent in latents] or [WHOLE]
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
@@ -75,13 +75,13 @@ def distance(latents: Latents, x: Tensor, wanted: Tensor) -> Tensor:
     """Return the relative distance of each sample, of several latents their geometric mean."""
     if not latents:
         return relative_distance(x, wanted)
-    each = [relative_distance(x[one.place], wanted[one.place]) for one in latents]
+    each = [relative_distance(x[latent.place], wanted[latent.place]) for latent in latents]
     return torch.stack(each).clamp(min=1e-30).log().mean(dim=0).exp()
 
 
 def rate(latents: Latents, times: Times, states: Tensor, n: int) -> Tensor:
     """Return the velocity that leads from step n of recorded states to the next."""
-    grids = [one.times for one in latents] or [times]
+    grids = [latent.times for latent in latents] or [times]
     moved = states[n] - states[n + 1]
     spans = [grid[n] - grid[n + 1] for grid in grids]
     return joined([moved[i] / span for i, span in zip(indices(latents), spans, strict=True)])
@@ -93,7 +93,7 @@ class JointEuler:
     remembers = False
 
     def __init__(self, latents: Latents, kind: type[EulerIntegrator] = EulerIntegrator) -> None:
-        self._parts = [(one.place, kind(one.times)) for one in latents]
+        self._parts = [(latent.place, kind(latent.times)) for latent in latents]
 
     def move(self, x: Tensor, v: Tensor, n: int, m: int) -> Tensor:
         """Make one step with each latent."""

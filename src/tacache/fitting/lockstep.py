@@ -156,12 +156,12 @@ def drift_of(
     latents = problem.runs.latents
     wanted = (problem.reference.states[-1] if ends is None else ends)[problem.mine].to(x.device)
     if latent is None:
-        found = distance(latents, x, wanted).flatten().tolist()
+        distances = distance(latents, x, wanted).flatten().tolist()
     else:
         index = indices(latents)[latent]
-        found = relative_distance(x[index], wanted[index]).flatten().tolist()
+        distances = relative_distance(x[index], wanted[index]).flatten().tolist()
     numbers = [problem.runs.numbers[k] for k in problem.mine]
-    return problem.runs.gathered(dict(zip(numbers, found, strict=True)))
+    return problem.runs.gathered(dict(zip(numbers, distances, strict=True)))
 
 
 def log_drift(fit: Fit) -> list[float]:

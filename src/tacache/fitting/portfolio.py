@@ -91,7 +91,7 @@ def best_nodes(
     takes is left. One fit is always made.
     """
     levels, held_out = problem.runs.times, problem.reference.held_out
-    ranked = [tuple(levels.index(t) for t in one[:-1]) for one in nodes]
+    ranked = [tuple(levels.index(t) for t in candidate[:-1]) for candidate in nodes]
     samples = [i for i in problem.samples if i >= held_out or problem.runs.together]
     once, left = len(samples) * len(ranked[0]), budget
     if once * len(ranked) > budget and FIRST_SAMPLES < len(samples) < problem.runs.total:

@@ -106,7 +106,7 @@ class QualityGoal:
             reached = self.reached_by(plan.certificate) or 0.0
             return plan.evaluations, target_of(plan) != self.target, -reached
 
-        promising = (one for one in entries if self.promised_by(plan_of(one).certificate))
+        promising = (entry for entry in entries if self.promised_by(plan_of(entry).certificate))
         return min(promising, key=order, default=None)
 
     def best_of(self, plans: Sequence[Plan]) -> str:

@@ -76,7 +76,7 @@ def _errors(runs: FitSamples, levels: tuple[float, ...], velocities: Tensor) -> 
     )
     kept = zip(*(grams[i] for i in sorted(grams) if i >= held_out), strict=True)
     parts = break_steps(levels, runs.breaks)
-    grids = [one.times for one in runs.latents] or [levels]
+    grids = [latent.times for latent in runs.latents] or [levels]
     errors = [
         local_errors(pooled(own), times, parts) for own, times in zip(kept, grids, strict=True)
     ]
@@ -86,7 +86,7 @@ def _errors(runs: FitSamples, levels: tuple[float, ...], velocities: Tensor) -> 
 
 def _growth(runs: FitSamples, states: Tensor, velocities: Tensor, progress: bool) -> list[float]:
     """Measure how errors grow: at a few steps, make the one that reuse makes, and run on."""
-    steps, found = len(runs.times) - 1, []
+    steps, growths = len(runs.times) - 1, []
     chosen = [k for k, i in enumerate(runs.numbers) if runs.together or i >= runs.total - PROBED]
     for n in track(_probed(steps), "probing", progress):
         grown = {}
@@ -97,8 +97,8 @@ def _growth(runs: FitSamples, states: Tensor, velocities: Tensor, progress: bool
             numbers = [runs.numbers[k] for k in chosen]
             grown = dict(zip(numbers, (result / error).flatten().tolist(), strict=True))
         everyone = runs.gathered(grown).values()
-        found.append(math.exp(fmean([math.log(max(g, 1e-3)) for g in everyone])))
-    return growth_between(steps, _probed(steps), found)
+        growths.append(math.exp(fmean([math.log(max(g, 1e-3)) for g in everyone])))
+    return growth_between(steps, _probed(steps), growths)
 
 
 def _probe(

@@ -73,7 +73,7 @@ def refine(problem: Problem, fit: Fit, budget: int) -> tuple[Weights, int]:
     spent = len(learned.samples) * slopes + len(tried.samples) * trial
     products = _slopes(learned, _part(fit, problem, learned))
     fits = [with_weights(tried, fit.anchors, _stepped(fit.weights, products, d)) for d in DAMPINGS]
-    best = min(fits, key=lambda one: fmean(log_drift(one)))
+    best = min(fits, key=lambda candidate: fmean(log_drift(candidate)))
     now = fit._replace(drift={i: fit.drift[i] for i in tried.samples})
     return (best.weights if is_better(best, now, held_out) else fit.weights), spent
 
@@ -88,7 +88,9 @@ def needed(held_out: int, evaluations: int) -> int:
 def _part(fit: Fit, problem: Problem, wanted: Problem) -> Fit:
     """Return the fit's run of some of its samples."""
     rows = [problem.mine.index(k) for k in wanted.mine]
-    states, velocities = (tuple(one[rows] for one in part) for part in (fit.states, fit.velocities))
+    states, velocities = (
+        tuple(tensor[rows] for tensor in part) for part in (fit.states, fit.velocities)
+    )
     return fit._replace(states=states, velocities=velocities)
 
 
@@ -103,14 +105,14 @@ def _slopes(problem: Problem, start: Fit) -> Floats:
     mine, runs = problem.mine, problem.runs
     wanted = problem.reference.states[-1][mine].to(start.states[-1].device)
     missing = wanted.double() - start.states[-1].double()
-    found = runs.gathered(
+    products = runs.gathered(
         {
             runs.numbers[k]: as_columns([column[s] for column in columns], missing[s])
             for s, k in enumerate(mine)
         }
     )
     held_out = problem.reference.held_out
-    return np.stack([found[i] for i in sorted(found) if i >= held_out])
+    return np.stack([products[i] for i in sorted(products) if i >= held_out])
 
 
 def _stepped(weights: Weights, products: Floats, damping: float) -> Weights:

@@ -74,7 +74,7 @@ class FunctionSamples:
     def evaluate(self, x: Tensor, step: int, chosen: Sequence[int]) -> Tensor:
         """Call the function once for each batch."""
         picked = {name: _picked(values, chosen) for name, values in (self.condition or {}).items()}
-        found = torch.cat(
+        velocities = torch.cat(
             [
                 check_velocity(
                     self.velocity(batch.noise, self.times[step], **batch.condition), batch.noise
@@ -83,8 +83,8 @@ class FunctionSamples:
             ]
         )
         for s, k in enumerate(chosen):
-            check_finite(found[s], step, f"sample {k}")
-        return found
+            check_finite(velocities[s], step, f"sample {k}")
+        return velocities
 
     def ends_by(self, plan: Plan, chosen: Sequence[int]) -> Tensor:
         """Return where the chosen samples end that follow a plan."""

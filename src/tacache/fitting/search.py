@@ -100,22 +100,22 @@ def subsets(steps: int, evaluations: int, fixed: int = 1) -> int:
 
 def best_power(tries: SearchedFits, evaluations: int) -> Fit | None:
     """Return the program's anchors for the power of the growth that serves best."""
-    reference, found = tries.problem.reference, dict[float, Fit]()
+    reference, fits = tries.problem.reference, dict[float, Fit]()
 
     def tried(octave: float) -> None:
         growth = np.power(reference.growth, 2.0**octave).tolist()
         fit = tries.fit(best_anchors(reference.errors, growth, evaluations))
         if fit is not None:
-            found[octave] = fit
+            fits[octave] = fit
 
     tried(0.0)
     best, step = 0.0, FIRST
-    while found and step >= FINEST:
+    while fits and step >= FINEST:
         for octave in (best - step, best + step):
             tried(octave)
-        before, best = best, min(found, key=lambda octave: _score(found[octave]))
+        before, best = best, min(fits, key=lambda octave: _score(fits[octave]))
         step = step if best != before else step / 2
-    return found.get(best)
+    return fits.get(best)
 
 
 def _moved_on(tries: SearchedFits, best: Fit) -> Fit:

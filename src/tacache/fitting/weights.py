@@ -87,5 +87,5 @@ def _left_out_error(products: Floats, ridge: float) -> float:
 def _errors(products: Floats, weights: Floats) -> Floats:
     """Return |target - sum_i w_i v_i|^2 of each sample."""
     signed = np.append(-weights, 1.0)
-    found: Floats = np.einsum("i,sij,j->s", signed, products, signed)
-    return found
+    errors: Floats = np.einsum("i,sij,j->s", signed, products, signed)
+    return errors

@@ -282,11 +282,11 @@ class Chooser:
         A call that equals another one is tried as well: both may be runs of a single call, of which
         only the first is made again.
         """
-        for one in learning.unseen():
-            kind, whole = frozenset(one.call), digest(one.call)
+        for sample in learning.unseen():
+            kind, whole = frozenset(sample.call), digest(sample.call)
             if kind not in self._proven or whole in self._calls:
-                host, call = source.host([one])
-                check_repeats(host, call, one)
+                host, call = source.host([sample])
+                check_repeats(host, call, sample)
             self._proven.add(kind)
             self._calls.add(whole)
 
@@ -309,7 +309,7 @@ class Chooser:
         )  # fmt: skip
         plans = fit_kept(host, call, run, budget, samples, learning.resume)
         try:
-            names = {one.plan.evaluations: one.name for one in map(self.store.put, plans)}
+            names = {stored.plan.evaluations: stored.name for stored in map(self.store.put, plans)}
         except StorageError as error:
             names, unsaved = {}, f"not stored, so it is gone with this process ({error})"
         else:

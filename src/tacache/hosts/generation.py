@@ -70,7 +70,9 @@ def generate(host: Host, sample: Sample, request: Request, stem: Path) -> Output
             for name, shown in (("full", full), ("pair", pair))
         },
         "full_seconds": full_seconds,
-        "psnr": capped(float(psnr(*(torch.from_numpy(one)[None] for one in (full, pixels))))),
+        "psnr": capped(
+            float(psnr(*(torch.from_numpy(picture)[None] for picture in (full, pixels))))
+        ),
     }
     return output.model_copy(update=compared)
 

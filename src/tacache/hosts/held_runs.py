@@ -191,34 +191,34 @@ class HostSamples:
     def _check_alike(self) -> None:
         """Refuse runs, those of other processes too, that differ in levels, size or settings."""
         mine = zip(self.numbers, self.held, strict=True)
-        found = self.gathered(
+        shared = self.gathered(
             {
                 i: Shared(run.times, run.breaks, tuple(run.noise.shape), run.settings)
                 for i, run in mine
             }
         )
-        first, name = found[0], self.samples[0]
-        for i, run in found.items():
-            one = self.samples[i]
+        first, name = shared[0], self.samples[0]
+        for i, run in shared.items():
+            sample = self.samples[i]
             if run.times != first.times:
                 raise HostError(
-                    f"{one} has other noise levels than {name} (a dynamic shift follows the size): "
-                    "fit prompts of one size and one number of steps together"
+                    f"{sample} has other noise levels than {name} (a dynamic shift follows the "
+                    "size): fit prompts of one size and one number of steps together"
                 )
             if run.shape != first.shape:
                 raise HostError(
-                    f"{one} has latents of shape {run.shape}, {name} of {first.shape}: fit one "
+                    f"{sample} has latents of shape {run.shape}, {name} of {first.shape}: fit one "
                     "size at a time"
                 )
             if run.breaks != first.breaks:
                 raise HostError(
-                    f"{one} changes its expert or guidance at noise levels {run.breaks}, {name} at "
-                    f"{first.breaks}: fit them apart"
+                    f"{sample} changes its expert or guidance at noise levels {run.breaks}, {name} "
+                    f"at {first.breaks}: fit them apart"
                 )
             if run.settings != first.settings:
                 raise HostError(
-                    f"{one} runs with another size or other settings than {name}: fit prompts of "
-                    "one size together"
+                    f"{sample} runs with another size or other settings than {name}: fit prompts "
+                    "of one size together"
                 )
 
 
@@ -298,9 +298,12 @@ def _with_sound(plan: Plan, heard: Sequence[Mapping[str, float]]) -> Plan:
     """Return the plan with the spectral distances of held-out sound, each in its latent."""
     latents = dict(plan.latents or {})
     for name, latent in latents.items():
-        found = [one[name] for one in heard if name in one]
-        if found and latent.certificate is not None:
-            measured = {"spectral_distance": fmean(found), "worst_spectral_distance": max(found)}
+        distances = [by_latent[name] for by_latent in heard if name in by_latent]
+        if distances and latent.certificate is not None:
+            measured = {
+                "spectral_distance": fmean(distances),
+                "worst_spectral_distance": max(distances),
+            }
             certificate = latent.certificate.model_copy(update=measured)
             latents[name] = latent.model_copy(update={"certificate": certificate})
     return plan.model_copy(update={"latents": latents or None})

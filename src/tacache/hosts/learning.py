@@ -214,8 +214,8 @@ class RunRecord:
         for row in range(rows):
             if self._learning.count() >= self._wanted:
                 break
-            states = [one[row : row + 1].clone() for one in (*self._states, end)]
-            velocities = [one[row : row + 1].clone() for one in self._velocities]
+            states = [state[row : row + 1].clone() for state in (*self._states, end)]
+            velocities = [velocity[row : row + 1].clone() for velocity in self._velocities]
             kept = RecordedSample(
                 call=self._call_of(row, rows),
                 times=self._times,

@@ -32,11 +32,11 @@ NEARLY_SAME = 3e-2  # in the half precisions
 def cost_of(samples: Sequence[RecordedSample], run: RunSignature, budget: Budget) -> str:
     """Return what a fit on kept samples takes at most, told before it begins."""
     full = run.steps * len(samples)
-    recorded = all(one.states is not None for one in samples)
+    recorded = all(sample.states is not None for sample in samples)
     each = kept_options(budget, len(samples), run).max_evaluations - full
     tries = 1 if isinstance(budget, int) else _tries(budget, run)
     most = tries * each + (0 if recorded else full)
-    seconds = most * max(one.seconds for one in samples)
+    seconds = most * max(sample.seconds for sample in samples)
     length = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
     return (
         ("" if tries == 1 else f"At most {tries} budgets are tried, from the same full runs. ")
@@ -85,12 +85,12 @@ def fit_kept(
 
     It is one plan; for a quality, one of each number of evaluations that was tried.
     """
-    if len({one.noise.shape for one in samples}) > 1:
+    if len({sample.noise.shape for sample in samples}) > 1:
         raise HostError("one call makes several runs, of other sizes: no plan is for all of them")
     seeds = list(range(len(samples)))
     resume = resume.with_name(f"{resume.name}.{len(samples)}")
-    states = [one.states for one in samples if one.states is not None]
-    velocities = [one.velocities for one in samples if one.velocities is not None]
+    states = [sample.states for sample in samples if sample.states is not None]
+    velocities = [sample.velocities for sample in samples if sample.velocities is not None]
     if len(states) == len(velocities) == len(samples):
         job = job_of(host, [Sample(None, seed) for seed in seeds], call)
         runs = torch.stack(states, dim=1), torch.stack(velocities, dim=1)

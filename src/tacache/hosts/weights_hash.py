@@ -27,31 +27,31 @@ def fingerprint(networks: Mapping[str, nn.Module], beside: object = None) -> str
     """
     tensors: Named = []
     for label, network in networks.items():
-        tensors += [(f"{label}.{name}", one) for name, one in _tensors(network)]
-    if not tensors or any(one.is_meta for _, one in tensors):
+        tensors += [(f"{label}.{name}", tensor) for name, tensor in _tensors(network)]
+    if not tensors or any(tensor.is_meta for _, tensor in tensors):
         return None
-    facts = [[name, list(one.shape), str(one.dtype)] for name, one in tensors]
+    facts = [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in tensors]
     adapters = {label: list(_adapters(network)) for label, network in networks.items()}
-    found = hashlib.sha256(json.dumps([facts, adapters, beside], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([facts, adapters, beside], sort_keys=True).encode())
     for part in _read(tensors):
-        found.update(part)
-    return found.hexdigest()
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def _tensors(network: nn.Module) -> Named:
     """Return parameters and saved buffers by their names, without those of unused adapters."""
     unused = tuple(_unused(network))
-    found: Named = [*network.named_parameters(), *_saved_buffers(network)]
-    kept = (item for item in found if not item[0].startswith(unused))
-    plain = ((_plain(name), one) for name, one in kept)
-    return [(f"{name}{part}", inner) for name, one in plain for part, inner in _inner(one)]
+    tensors: Named = [*network.named_parameters(), *_saved_buffers(network)]
+    kept = (item for item in tensors if not item[0].startswith(unused))
+    plain = ((_plain(name), tensor) for name, tensor in kept)
+    return [(f"{name}{part}", inner) for name, tensor in plain for part, inner in _inner(tensor)]
 
 
 def _saved_buffers(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for prefix, module in network.named_modules():
-        for name, one in module.named_buffers(prefix, recurse=False):
+        for name, buffer in module.named_buffers(prefix, recurse=False):
             if name.rpartition(".")[2] not in module._non_persistent_buffers_set:
-                yield name, one
+                yield name, buffer
 
 
 def _inner(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -81,14 +81,14 @@ def _read(tensors: Named) -> Iterator[bytes]:
     groups: dict[Any, list[int]] = defaultdict(list)
     for i, (_, tensor) in enumerate(tensors):
         groups[tensor.device, tensor.dtype].append(i)
-    found: dict[int, bytes] = {}
+    parts: dict[int, bytes] = {}
     for places in groups.values():
         samples = [_sampled(tensors[i][1]) for i in places]
         joined = torch.cat(samples).cpu().contiguous().view(torch.uint8).numpy()
-        ends = np.cumsum([len(one) * one.element_size() for one in samples])
+        ends = np.cumsum([len(sample) * sample.element_size() for sample in samples])
         for i, part in zip(places, np.split(joined, ends[:-1]), strict=True):
-            found[i] = part.tobytes()
-    yield from (found[i] for i in range(len(tensors)))
+            parts[i] = part.tobytes()
+    yield from (parts[i] for i in range(len(tensors)))
 
 
 def _sampled(tensor: Tensor) -> Tensor:
@@ -116,7 +116,11 @@ def _adapters(network: nn.Module) -> Iterator[list[Any]]:
     """Return the adapters that a network uses, layer by layer, with their scales."""
     for name, layer in _layers(network):
         scales = getattr(layer, "scaling", {})
-        active = [[one, float(scales.get(one, 1.0))] for one in _active(layer) if one in scales]
+        active = [
+            [adapter, float(scales.get(adapter, 1.0))]
+            for adapter in _active(layer)
+            if adapter in scales
+        ]
         if active:
             yield [_plain(name), active, sorted(getattr(layer, "merged_adapters", ()))]
 

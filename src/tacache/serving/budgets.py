@@ -52,7 +52,7 @@ class Budgets:
     def stored(self, run: RunSignature) -> list[Offer]:
         """Return the fitted plans that are stored for such a run, the smallest budget first."""
         stored = self.store.fitted_for(run.origin, run.times, run.breaks, run.latents)
-        budgets = {one.plan.evaluations for one in stored}
+        budgets = {entry.plan.evaluations for entry in stored}
         return [self.offer(run, budget) for budget in sorted(budgets)]
 
     def offer(self, run: RunSignature, evaluations: int) -> Offer:
@@ -60,9 +60,9 @@ class Budgets:
         evaluations = max(evaluations, run.parts)
         if evaluations >= run.steps:
             return Offer(run.steps)
-        found = self.store.find(run.origin, run.times, evaluations, run.breaks, run.latents)
-        if found is not None:
-            return Offer(evaluations, found.plan)
+        stored = self.store.find(run.origin, run.times, evaluations, run.breaks, run.latents)
+        if stored is not None:
+            return Offer(evaluations, stored.plan)
         plan = instant_plan(run.times, evaluations, breaks=run.breaks, latents=run.latents)
         return Offer(evaluations, plan.model_copy(update={"origin": run.origin}))
 
@@ -81,8 +81,8 @@ class Budgets:
         if goal is not None:
             return self._near(run, goal)
         if wanted.deadline_s is not None:
-            speedups = (budget_for(run.steps, one) for one in INSTANT_SPEEDUPS)
-            instant = (self.offer(run, budget) for budget in speedups)
+            budgets = (budget_for(run.steps, speedup) for speedup in INSTANT_SPEEDUPS)
+            instant = (self.offer(run, budget) for budget in budgets)
             return [*(self.stored(run) or instant), self.offer(run, run.steps)]
         return [self.offer(run, self._usual.budget(run.steps, run.steps, run.parts))]
 
@@ -131,7 +131,7 @@ def chosen(
     deadline = wanted.deadline_s
     if deadline is None:
         return offers[0]
-    in_time = [one for one in offers if _seconds(loaded, one) <= deadline]
+    in_time = [offer for offer in offers if _seconds(loaded, offer) <= deadline]
     if in_time:
         return in_time[0] if is_under_load else in_time[-1]
     smallest = offers[0]

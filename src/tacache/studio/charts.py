@@ -68,7 +68,9 @@ def profile_charts(profile: Profile) -> str:
     direction = Curve(profile.direction[:-1], profile.direction_std[:-1])
     magnitude = Curve(profile.magnitude[:-1], profile.magnitude_std[:-1])
     middle = middle_steps(profile.steps)
-    inner = Curve(*([x if n in middle else None for n, x in enumerate(one)] for one in magnitude))
+    inner = Curve(
+        *([x if n in middle else None for n, x in enumerate(values)] for values in magnitude)
+    )
     charts = (
         ("DI: how the direction turns", direction, "per step", "direction"),
         ("MI: how the size changes", magnitude, "per unit of time", "magnitude"),
@@ -107,14 +109,14 @@ def curve_chart(title: str, curve: Curve, unit: str, kind: str, runs: int) -> st
 def frontier_chart(plans: Sequence[Shelved]) -> str:
     """Return the fidelity of stored plans over speedup; a sentence where none is certified."""
     dots = []
-    for one in plans:
-        found = one.plan.certificate
-        if found is None or found.psnr is None:
+    for shelved in plans:
+        certificate = shelved.plan.certificate
+        if certificate is None or certificate.psnr is None:
             continue
-        sentence = f"{one.title}: {found.psnr:.1f} dB, drift {found.drift:.3f}"
-        if found.equivalent_steps is not None:
-            sentence += f", as near to the flow as {found.equivalent_steps:.0f} Euler steps"
-        dots.append(Dot(one.plan.speedup, found.psnr, sentence, one.target))
+        sentence = f"{shelved.title}: {certificate.psnr:.1f} dB, drift {certificate.drift:.3f}"
+        if certificate.equivalent_steps is not None:
+            sentence += f", as near to the flow as {certificate.equivalent_steps:.0f} Euler steps"
+        dots.append(Dot(shelved.plan.speedup, certificate.psnr, sentence, shelved.target))
     if not dots:
         return _sentence("No stored plan has been measured yet: learn one under Make.")
     frame = Frame([dot.x for dot in dots], [dot.y for dot in dots])
@@ -162,8 +164,8 @@ def ticks(low: float, high: float) -> list[float]:
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
-    found = (n * step for n in range(first, first + 2 * TICKS + 2))
-    return [round(value, 12) for value in found if value <= high + 1e-9 * step]
+    multiples = (n * step for n in range(first, first + 2 * TICKS + 2))
+    return [round(value, 12) for value in multiples if value <= high + 1e-9 * step]
 
 
 def _chart(

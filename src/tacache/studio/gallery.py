@@ -24,10 +24,10 @@ class Entry(NamedTuple):
     @property
     def caption(self) -> str:
         """Return one line below the picture."""
-        found = self.settings
-        rule = found["rule"] or "by quality"
-        budget = f"{found['evaluated']} of {found['steps']}"
-        return f"{found['prompt']} (seed {found['seed']}, {rule}, {budget})"
+        settings = self.settings
+        rule = settings["rule"] or "by quality"
+        budget = f"{settings['evaluated']} of {settings['steps']}"
+        return f"{settings['prompt']} (seed {settings['seed']}, {rule}, {budget})"
 
 
 class Gallery:
@@ -37,16 +37,16 @@ class Gallery:
         self._folder, self._made = folder, 0
         self.entries: list[Entry] = []
 
-    def add(self, made: Attempt, model: str, fps: int) -> Entry:
+    def add(self, attempt: Attempt, model: str, fps: int) -> Entry:
         """Write a picture beside its full-step one; a clip without loss."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        stem = self._folder / file_stem(self._made, made.options.prompt, made.options.seed)
+        stem = self._folder / file_stem(self._made, attempt.options.prompt, attempt.options.seed)
         self._made += 1
         files = [
-            write(one.pixels, stem.with_name(f"{stem.name}-{word}"), ".webp", fps)
-            for word, one in (("accelerated", made.fast), ("full", made.full))
+            write(drawn.pixels, stem.with_name(f"{stem.name}-{word}"), ".webp", fps)
+            for word, drawn in (("accelerated", attempt.fast), ("full", attempt.full))
         ]
-        entry = Entry(files[0], files[1], made.settings(model))
+        entry = Entry(files[0], files[1], attempt.settings(model))
         self.entries.append(entry)
         while len(self.entries) > MAX_ENTRIES:
             oldest = self.entries.pop(0)

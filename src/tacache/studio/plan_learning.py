@@ -89,8 +89,8 @@ def told(model: StudioModel, watch: Watch, part: str, total: int | None) -> Iter
 
 
 def _networks(pipe: Any) -> Sequence[Any]:
-    found = (getattr(pipe, name, None) for name in NETWORKS)
-    return [getattr(one, "_orig_mod", one) for one in found if one is not None]
+    parts = (getattr(pipe, name, None) for name in NETWORKS)
+    return [getattr(part, "_orig_mod", part) for part in parts if part is not None]
 
 
 def _time_of(options: dict[str, Any]) -> float | None:

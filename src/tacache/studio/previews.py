@@ -37,9 +37,9 @@ def main_colours(x: Tensor) -> Tensor:
     """Return three main components of a latent picture (channels, height, width), from 0 to 1."""
     flat = x.flatten(1) - x.flatten(1).mean(dim=1, keepdim=True)
     _, axes = torch.linalg.eigh(flat @ flat.T)
-    found = axes[:, -3:].T @ flat
-    low, high = found.quantile(0.02, dim=1), found.quantile(0.98, dim=1)
-    shown = (found - low[:, None]) / (high - low).clamp(min=1e-6)[:, None]
+    components = axes[:, -3:].T @ flat
+    low, high = components.quantile(0.02, dim=1), components.quantile(0.98, dim=1)
+    shown = (components - low[:, None]) / (high - low).clamp(min=1e-6)[:, None]
     colours: Tensor = shown.clamp(0, 1).reshape(-1, *x.shape[1:])
     return colours
 

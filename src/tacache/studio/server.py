@@ -72,8 +72,8 @@ def check_opening(opening: Opening) -> None:
 
 def free_port(host: str) -> int:
     """Return a port of this address that nobody uses."""
-    with socket.create_server((host, 0), family=_family(host)) as found:
-        port: int = found.getsockname()[1]
+    with socket.create_server((host, 0), family=_family(host)) as listener:
+        port: int = listener.getsockname()[1]
         return port
 
 
@@ -121,7 +121,7 @@ class Guarded:
                     self._wrong.setdefault(_client_of(scope), deque()).append(time.monotonic())
                 known = {name for name, _ in message["headers"]}
                 added = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
-                kept = [one for one in added if one[0] not in known]
+                kept = [header for header in added if header[0] not in known]
                 message = {**message, "headers": [*message["headers"], *kept]}
             await send(message)
 

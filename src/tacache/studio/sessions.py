@@ -64,18 +64,18 @@ class Studio:
                     folder, self.model.steps, self.profile, Gallery(folder / "gallery")
                 )
             self._sessions.move_to_end(name)
-            found = self._sessions[name]
+            session = self._sessions[name]
             oldest = next(iter(self._sessions)) if len(self._sessions) > MAX_SESSIONS else None
         if oldest is not None:
             self.leave(oldest)
-        return found
+        return session
 
     def leave(self, key: str | None) -> None:
         """End a session: its job stops, and its files go."""
         with self._lock:
-            found = self._sessions.pop(key or "nobody", None)
-        if found is not None:
-            _close(found)
+            session = self._sessions.pop(key or "nobody", None)
+        if session is not None:
+            _close(session)
 
     def known(self, session: Session) -> Known:
         """Return what plans are made of for this person, with as many steps as are set."""

@@ -44,8 +44,11 @@ class Shelf:
     def plans(self) -> list[Shelved]:
         """Return plans for this model, by evaluations; those that ship come first among equals."""
         stored = [*self.store.shipped_plans(), *self.store.plans()]
-        fitting = [self.shelved(one) for one in stored if self._model.fits(one.plan)]
-        return sorted(fitting, key=lambda one: (one.plan.evaluations, one.plan.rule, not one.ships))
+        fitting = [self.shelved(entry) for entry in stored if self._model.fits(entry.plan)]
+        return sorted(
+            fitting,
+            key=lambda shelved: (shelved.plan.evaluations, shelved.plan.rule, not shelved.ships),
+        )
 
     def shelved(self, stored: Stored) -> Shelved:
         """Return a plan of the store as the page names it."""
@@ -53,25 +56,27 @@ class Shelf:
 
     def fitted(self) -> list[Shelved]:
         """Return the fitted plans for this model."""
-        return [one for one in self.plans() if one.plan.rule == "fitted"]
+        return [shelved for shelved in self.plans() if shelved.plan.rule == "fitted"]
 
     def named(self, name: str) -> Shelved:
         """Return the plan of this name."""
-        for one in self.plans():
-            if one.name == name:
-                return one
+        for shelved in self.plans():
+            if shelved.name == name:
+                return shelved
         raise PlanError("this plan is no longer there: choose another one")
 
     def nearest(self, evaluations: int, target: str) -> Shelved:
         """Return the fitted plan with so many evaluations or, where there is none, the nearest."""
-        plans = [one for one in self.fitted() if one.target == target]
+        plans = [shelved for shelved in self.fitted() if shelved.target == target]
         if not plans:
             word = "fitted to the flow" if target == "flow" else "fitted"
             raise PlanError(
                 f"there is no plan {word} for {self._model.name} with {self._model.steps} steps "
                 "yet: learn one under Make, or choose another rule"
             )
-        return min(plans, key=lambda one: (abs(one.plan.evaluations - evaluations), one.ships))
+        return min(
+            plans, key=lambda shelved: (abs(shelved.plan.evaluations - evaluations), shelved.ships)
+        )
 
     def put(self, plan: Plan) -> Shelved:
         """Add a plan to the store; it must be one for this model."""

@@ -129,12 +129,12 @@ def _told(
     told: "queue.Queue[News | Finished[Result] | Exception]", stop: threading.Event
 ) -> Iterator[News | Finished[Result]]:
     while True:
-        one = told.get()
-        if isinstance(one, Exception):
+        news = told.get()
+        if isinstance(news, Exception):
             if stop.is_set():
-                raise StoppedError("stopped") from one
-            raise one
-        if not isinstance(one, JobProgress) or told.empty():
-            yield one
-        if isinstance(one, Finished):
+                raise StoppedError("stopped") from news
+            raise news
+        if not isinstance(news, JobProgress) or told.empty():
+            yield news
+        if isinstance(news, Finished):
             return

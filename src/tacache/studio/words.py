@@ -72,20 +72,22 @@ def about(plan: Plan, origin: str = "") -> str:
 
 def promise(plan: Plan) -> str:
     """Return what is to be expected of a plan's pictures: its certificate, if it has one."""
-    found = plan.certificate
+    certificate = plan.certificate
     if plan.is_full:
         return "The picture is the full run's."
-    if found is None:
+    if certificate is None:
         return f"Not measured on this model: draw to see.{_hope(plan)}"
-    words = f"Promise, measured on {counted(found.held_out, 'held-out sample')}: "
-    if found.psnr is None:
-        words += f"a drift of {found.drift:.2g} in the latents; of pictures nothing is known."
+    words = f"Promise, measured on {counted(certificate.held_out, 'held-out sample')}: "
+    if certificate.psnr is None:
+        words += f"a drift of {certificate.drift:.2g} in the latents; of pictures nothing is known."
     else:
-        words += f"{found.psnr:.1f} dB to the full run in the mean, {in_words(found.psnr)}."
-        tail = [f"{mark.name} {mark.psnr:.1f} dB" for mark in promised(found)[1:]]
+        words += (
+            f"{certificate.psnr:.1f} dB to the full run in the mean, {in_words(certificate.psnr)}."
+        )
+        tail = [f"{mark.name} {mark.psnr:.1f} dB" for mark in promised(certificate)[1:]]
         words += f" {_sentence(', '.join(tail))}" if tail else " The worst was not measured."
-    if found.equivalent_steps is not None:
-        words += f" It is as near to the flow as {found.equivalent_steps:.0f} Euler steps."
+    if certificate.equivalent_steps is not None:
+        words += f" It is as near to the flow as {certificate.equivalent_steps:.0f} Euler steps."
     return words
 
 
@@ -122,7 +124,7 @@ def speed(plan: Plan) -> str:
 def stage(drawn: Mapping[str, Drawn | JobProgress], prompt: str, fps: int) -> str:
     """Return the accelerated picture and the full-step one beside each other, or their previews."""
     names = {ACCELERATED: "Accelerated", FULL_STEPS: "Full steps"}
-    finished = [one.pixels for one in drawn.values() if isinstance(one, Drawn)]
+    finished = [picture.pixels for picture in drawn.values() if isinstance(picture, Drawn)]
     figures = "".join(
         f'<figure class="pane" data-part="{part}"><div class="screen">'
         f"{_screen(drawn.get(part), prompt)}</div><figcaption>{name}</figcaption></figure>"
@@ -141,18 +143,18 @@ def _screen(drawn: Drawn | JobProgress | None, prompt: str) -> str:
     return f'<div class="preview">{shown(small(drawn.preview), label)}</div>'
 
 
-def compared(made: Attempt, fps: int) -> str:
+def compared(attempt: Attempt, fps: int) -> str:
     """Return a comparison with a line to move, the difference, and the figures."""
-    panes = _comparison(made) + _difference(made)
-    return together(made.fast.pixels, fps, panes) + facts(made)
+    panes = _comparison(attempt) + _difference(attempt)
+    return together(attempt.fast.pixels, fps, panes) + facts(attempt)
 
 
-def _comparison(made: Attempt) -> str:
+def _comparison(attempt: Attempt) -> str:
     """Return both on top of each other, with a line that a pointer or the arrow keys move.
 
     On the left of it is the full-step one, on the right the accelerated one.
     """
-    full, fast = shown(made.full.pixels, "Full steps"), shown(made.fast.pixels, "Accelerated")
+    full, fast = shown(attempt.full.pixels, "Full steps"), shown(attempt.fast.pixels, "Accelerated")
     return (
         '<figure class="pane"><div class="screen compare" style="--at:50%">'
         f'{full}<div class="upper">{fast}</div>'
@@ -163,37 +165,37 @@ def _comparison(made: Attempt) -> str:
     )
 
 
-def _difference(made: Attempt) -> str:
+def _difference(attempt: Attempt) -> str:
     """Return the difference of both, amplified."""
-    picture = shown(difference(made.full.pixels, made.fast.pixels), "Difference")
+    picture = shown(difference(attempt.full.pixels, attempt.fast.pixels), "Difference")
     return (
         f'<figure class="pane"><div class="screen">{picture}</div>'
         f"<figcaption>Difference, {AMPLIFIED} times amplified</figcaption></figure>"
     )
 
 
-def facts(made: Attempt) -> str:
+def facts(attempt: Attempt) -> str:
     """Return times, evaluations and fidelity of a comparison, as a table."""
-    fast, full = made.fast, made.full
-    alike = "equal" if made.psnr >= CAP else f"{made.psnr:.1f} dB, {in_words(made.psnr)}"
+    fast, full = attempt.fast, attempt.full
+    alike = "equal" if attempt.psnr >= CAP else f"{attempt.psnr:.1f} dB, {in_words(attempt.psnr)}"
     rows: list[tuple[str, str, str]] = [
         ("evaluations", str(fast.evaluations), str(full.evaluations)),
         ("time", f"{fast.seconds:.2f} s", f"{full.seconds:.2f} s"),
         ("speedup", f"{full.seconds / max(fast.seconds, 1e-9):.2f} times", ""),
         ("PSNR", alike, ""),
-        ("SSIM", f"{made.ssim:.4f}", ""),
+        ("SSIM", f"{attempt.ssim:.4f}", ""),
     ]
-    if made.equivalent_steps is not None:
-        rows.append(("equivalent steps", f"{made.equivalent_steps:.0f}", str(full.evaluations)))
+    if attempt.equivalent_steps is not None:
+        rows.append(("equivalent steps", f"{attempt.equivalent_steps:.0f}", str(full.evaluations)))
     body = "".join(
         f'<tr><th scope="row">{name}</th><td>{first}</td><td>{second}</td></tr>'
         for name, first, second in rows
     )
     head = "<thead><tr><td></td><th scope='col'>accelerated</th><th scope='col'>full steps</th>"
-    marks = [Mark("this picture", made.psnr)]
-    marks += [] if made.plan is None or made.plan.certificate is None else [
+    marks = [Mark("this picture", attempt.psnr)]
+    marks += [] if attempt.plan is None or attempt.plan.certificate is None else [
         mark._replace(name=f"promised {mark.name}", hollow=True)
-        for mark in promised(made.plan.certificate)[:1]
+        for mark in promised(attempt.plan.certificate)[:1]
     ]  # fmt: skip
     return f'<table class="facts">{head}</tr></thead><tbody>{body}</tbody></table>' + psnr_scale(
         marks, explained=False

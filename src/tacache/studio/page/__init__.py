@@ -35,8 +35,8 @@ def build(studio: Studio) -> Any:
             with gr.Tab("Understand", id="understand", render_children=True):
                 understood = understand_view(studio)
             with gr.Tab("Make", id="make", render_children=True):
-                made = make_view(studio, tried, understood)
-        made.begin(page)
+                making = make_view(studio, tried, understood)
+        making.begin(page)
         page.unload(leave)
     return page
 

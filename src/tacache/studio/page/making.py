@@ -63,13 +63,13 @@ class Making:
             return ""
         session = self._studio.session(request.session_hash)
         try:
-            found, known = read_upload(Path(file)), self._studio.known(session)
-            if isinstance(found, Plan):
-                stored = known.shelf.put(found)
-                session.own = found
+            upload, known = read_upload(Path(file)), self._studio.known(session)
+            if isinstance(upload, Plan):
+                stored = known.shelf.put(upload)
+                session.own = upload
                 return words.said(f"Loaded into the plan store: {stored.title}.")
-            session.profile = profile_on(found, known.model.times, known.model.name)
-            return words.said(f"Loaded: a profile of {found.samples} runs.")
+            session.profile = profile_on(upload, known.model.times, known.model.name)
+            return words.said(f"Loaded: a profile of {upload.samples} runs.")
         except (TACacheError, OSError) as error:
             return words.refused(error)
 
@@ -88,10 +88,15 @@ class Making:
         session = self._studio.session(request.session_hash)
         known = self._studio.known(session)
         plans = known.shelf.plans()
-        names = [(one.title, one.name) for one in plans]
+        names = [(shelved.title, shelved.name) for shelved in plans]
         usual = choose(known, *typical_choice(known)).plan
-        shown = [one.name for plan in (session.own, usual) for one in plans if one.plan == plan]
-        first = next(iter([*shown, *(one.name for one in plans)]), None)
+        shown = [
+            shelved.name
+            for plan in (session.own, usual)
+            for shelved in plans
+            if shelved.plan == plan
+        ]
+        first = next(iter([*shown, *(shelved.name for shelved in plans)]), None)
         name = Path(self._studio.model.name).name
         if session.profile is None:
             profile = gr.update(interactive=False)
@@ -106,11 +111,11 @@ class Making:
             return [words.said("There is no plan yet."), gr.update(interactive=False)]
         session = self._studio.session(request.session_hash)
         try:
-            found = self._studio.known(session).shelf.named(name)
+            shelved = self._studio.known(session).shelf.named(name)
         except TACacheError as error:
             return [words.refused(error), gr.update(interactive=False)]
-        path = found.plan.save(session.folder / f"{found.name}.plan.json")
-        return [words.about(found.plan), gr.update(value=str(path), interactive=True)]
+        path = shelved.plan.save(session.folder / f"{shelved.name}.plan.json")
+        return [words.about(shelved.plan), gr.update(value=str(path), interactive=True)]
 
 
 class MakeView(NamedTuple):

@@ -41,15 +41,15 @@ class Showing:
         """Show that the run did not finish."""
         return _update(**_buttons(running=False), status=status)
 
-    def compared(self, made: Attempt, gallery: Gallery) -> list[Any]:
+    def compared(self, attempt: Attempt, gallery: Gallery) -> list[Any]:
         """Show both pictures."""
-        self._drawn |= {ACCELERATED: made.fast, FULL_STEPS: made.full}
-        entries = [(str(one.fast), one.caption) for one in reversed(gallery.entries)]
+        self._drawn |= {ACCELERATED: attempt.fast, FULL_STEPS: attempt.full}
+        entries = [(str(entry.fast), entry.caption) for entry in reversed(gallery.entries)]
         return _update(
             **_buttons(running=False),
             status=words.said("Done."),
             stage=self._stage(),
-            comparison=words.compared(made, self._fps),
+            comparison=words.compared(attempt, self._fps),
             gallery=gr.update(value=entries),
         )
 

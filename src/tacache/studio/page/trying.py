@@ -54,9 +54,9 @@ class Trying:
             known = studio.known(session)
             for news in news_of(lambda watch: attempt(known, options, watch), stop):
                 if isinstance(news, Finished):
-                    made, session.drift = news.result, news.result.drift
-                    session.gallery.add(made, studio.model.name, studio.model.fps)
-                    yield show.compared(made, session.gallery)
+                    result, session.drift = news.result, news.result.drift
+                    session.gallery.add(result, studio.model.name, studio.model.fps)
+                    yield show.compared(result, session.gallery)
                 else:
                     latest = news if isinstance(news, JobProgress) else latest
                     yield show.heard(news)

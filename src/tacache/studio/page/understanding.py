@@ -65,8 +65,8 @@ class Understanding:
             return [gr.update(interactive=False)] * 2 + [words.said(NO_PROFILE)]
         both = ranges(profile)
         sliders = [
-            gr.update(maximum=one.highest, step=one.notch, value=one.first, interactive=True)
-            for one in both
+            gr.update(maximum=span.highest, step=span.notch, value=span.first, interactive=True)
+            for span in both
         ]
         return [*sliders, anchors_of(profile, both[0].first, both[1].first)]
 
