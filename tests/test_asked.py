@@ -18,7 +18,7 @@ from tacache.fitting.quality_goal import QualityGoal
 from tacache.instant import LIKE_STEPS
 from tacache.prompts import Sample
 
-CALL = {"height": 32, "width": 32, "max_sequence_length": 32, "num_inference_steps": 12}
+CALL = {"height": 32, "width": 32, "max_sequence_length": 32, "num_inference_steps": 10}
 STEPS = CALL["num_inference_steps"]
 PROMPTS = {"calibration": ["a fox", "two birds", "a bridge"], "test": ["a bowl", "a kite"]}
 

@@ -431,12 +431,12 @@ def test_the_smallest_budget_that_reaches_a_psnr_is_learned(flux, quality, caplo
 
 @pytest.mark.slow
 def test_nearness_to_the_flow_is_learned(flux, caplog):
-    accelerate(flux, like_steps=STEPS, learn=4)
-    for seed in range(5):
-        drawn(FLUX, flux, seed)
+    accelerate(flux, like_steps=8, learn=2)
+    for seed in range(3):
+        drawn(FLUX, flux, seed, num_inference_steps=8)
     plan = flux.scheduler.run_plan
-    assert (plan.rule, plan.certificate.equivalent_steps >= STEPS) == ("fitted", True)
-    assert plan.evaluations < STEPS
+    assert (plan.rule, plan.certificate.equivalent_steps >= 8) == ("fitted", True)
+    assert plan.evaluations < 8
 
 
 @pytest.mark.slow

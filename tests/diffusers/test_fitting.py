@@ -110,14 +110,14 @@ def test_the_plan_applies_and_its_certificate_is_what_one_measures(name, caplog)
     with drive(pipe, **call_of(tiny, num_inference_steps=STEPS)):
         pass  # the first held call of a kind makes one evaluation more, to check itself
     with counted(pipe, tiny.denoisers) as calls:
-        found = fit_plan(pipe, PROMPTS, search=False, **call_for(tiny))
+        found = fit_plan(pipe, PROMPTS[:2], search=False, **call_for(tiny))
     assert pipe.scheduler is before
     assert found.rule == "fitted"
     assert found.evaluations == BUDGET
     certificate = found.certificate
     assert certificate.held_out == 1
-    least = 4 * (STEPS + BUDGET) + 4 * PROBES + BUDGET  # the last to measure the PSNR
-    tries, rest = divmod(certificate.evaluations_spent - least, 4 * BUDGET)
+    least = 2 * (STEPS + BUDGET) + 2 * PROBES + BUDGET  # the last to measure the PSNR
+    tries, rest = divmod(certificate.evaluations_spent - least, 2 * BUDGET)
     assert tries >= 0
     assert rest == 0
     assert len(calls) == certificate.evaluations_spent * tiny.calls_per_step
@@ -137,7 +137,7 @@ def test_in_half_precision_the_certificate_is_that_of_the_pipelines_own_steps(na
     tiny = PIPELINES[name]
     pipe = tiny.build().to(dtype=torch.bfloat16)
     call = call_for(tiny, output_type="latent")
-    found = fit_plan(pipe, PROMPTS, search=False, **call)
+    found = fit_plan(pipe, PROMPTS[:2], search=False, **call)
 
     def drawn() -> torch.Tensor:
         options = call_of(tiny, prompt=PROMPTS[0], num_inference_steps=STEPS)
@@ -174,10 +174,10 @@ def test_an_interval_is_one_step_of_the_parent(name, monkeypatch):
 @pytest.mark.slow
 def test_it_is_the_fit_of_its_velocity_functions(flux):
     """The same samples through `tacache.fit_plan`, each call held and evaluated by hand."""
-    found = fit_plan(flux, PROMPTS, search=False, **call_for())
+    found = fit_plan(flux, PROMPTS[:2], search=False, **call_for())
     call = call_for()
     call.pop("evaluations")
-    arguments = [call | {"prompt": text, "output_type": "np"} for text in PROMPTS]
+    arguments = [call | {"prompt": text, "output_type": "np"} for text in PROMPTS[:2]]
     opened = [drive(flux, **one, generator=torch.Generator().manual_seed(0)) for one in arguments]
     runs = [one.__enter__() for one in opened]
     try:
@@ -187,7 +187,7 @@ def test_it_is_the_fit_of_its_velocity_functions(flux):
             states = zip(which.tolist(), x, strict=True)
             return torch.stack([runs[k].evaluate_at(state, t) for k, state in states])
 
-        condition = {"which": torch.arange(4)}
+        condition = {"which": torch.arange(2)}
         other = tacache.fit_plan(
             velocity,
             noise,
@@ -270,7 +270,7 @@ def test_a_plan_for_the_flow_is_followed_as_its_certificate_says(name):
     """At times of its own, by Euler's steps on any solver; the pipeline is shown these alone."""
     tiny = PIPELINES[name]
     pipe, call = tiny.build(), call_for(tiny, evaluations=4, output_type="latent")
-    found = fit_plan(pipe, PROMPTS[:3], target="flow", max_evaluations=400, **call)
+    found = fit_plan(pipe, PROMPTS[:2], target="flow", max_evaluations=400, **call)
     assert (found.evaluations, found.full_steps) == (4, STEPS)
     assert not set(found.times[1:-1]) <= set(found.full_times)
     assert found.breaks == ((0.875,) if name == "wan-2.2" else ())
@@ -353,7 +353,7 @@ def test_a_walk_taken_up_midway_ends_as_the_full_run():
 def test_the_drift_is_what_the_pipeline_makes():
     tiny = PIPELINES["wan"]
     pipe, call = tiny.build(), call_for(tiny)
-    found = fit_plan(pipe, PROMPTS, search=False, **call)
+    found = fit_plan(pipe, PROMPTS[:2], search=False, **call)
     call.pop("evaluations")
     call |= {"prompt": PROMPTS[0], "output_type": "latent"}
 
@@ -582,7 +582,7 @@ def test_a_prompt_that_fails_in_the_decoder_is_named(flux, after, monkeypatch):
     monkeypatch.setattr(flux.vae, "decode", failing)
     before = flux.scheduler
     with pytest.raises(HostError, match=rf"{PROMPTS[0]}.* with seed 0.*out of memory"):
-        fit_plan(flux, PROMPTS, search=False, **call_for())
+        fit_plan(flux, PROMPTS[:2], search=False, **call_for())
     assert flux.scheduler is before
 
 
@@ -605,7 +605,7 @@ def test_a_killed_fit_goes_on(flux, plan, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"prompts": [*PROMPTS[:3], "a kite"]},
+        {"prompts": [PROMPTS[0], "a kite"]},
         {"guidance_scale": 7.0},
         {"num_inference_steps": STEPS + 1},
         {"num_inference_steps": STEPS - 1},
@@ -614,8 +614,8 @@ def test_a_killed_fit_goes_on(flux, plan, tmp_path, monkeypatch):
 def test_the_runs_of_another_fit_are_refused(flux, tmp_path, changes):
     """All prompts start from the same noise: it does not tell them apart."""
     path = tmp_path / "runs"
-    fit_plan(flux, PROMPTS, search=False, resume=path, **call_for())
-    prompts = changes.pop("prompts", PROMPTS)
+    fit_plan(flux, PROMPTS[:2], search=False, resume=path, **call_for())
+    prompts = changes.pop("prompts", PROMPTS[:2])
     with pytest.raises(PlanError, match="runs of another fit"):
         fit_plan(flux, prompts, search=False, resume=path, **call_for(**changes))
 
