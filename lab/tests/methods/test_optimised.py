@@ -47,17 +47,16 @@ def test_adam_comes_nearer_to_the_full_run(plan, start):
 def test_a_record_compares_the_test_pictures_and_is_not_made_twice(plan, monkeypatch):
     flow = mixture(SHAPE)
     monkeypatch.setattr(optimised, "ROUNDS", 3)
-    monkeypatch.setattr(optimised, "BUDGETS", (7,))
     monkeypatch.setattr(optimised, "SAMPLES", 10)
     facts = type("Facts", (), {"plan": staticmethod(lambda evaluations: plan)})
     monkeypatch.setattr(optimised.models, "embedded", lambda name: facts)
     model = Model(
         "tiny-flux", lambda x, t, rows: flow(x, t), lambda x: x, noise_of(14, SHAPE), {50: TIMES}
     )
-    records = list(optimised.measured(model, set()))
+    records = list(optimised.measured(model, (7,), set()))
     assert [record["start"] for record in records] == list(optimised.STARTS)
     assert records[0]["before"]["psnr"]["mean"] > records[1]["before"]["psnr"]["mean"]
     assert [len(row) for row in records[0]["weights"]] == [len(row) for row in plan.weights]
-    left = optimised.measured(model, {("tiny-flux", 7, "fitted")})
+    left = optimised.measured(model, (7,), {("tiny-flux", 7, "fitted")})
     assert [record["start"] for record in left] == ["lines"]
     assert optimised.table(records).count("\n") == 3
