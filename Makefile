@@ -37,7 +37,7 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# Lint, types, and all tests that are not marked slow: two minutes on two cores.
+# Lint, types, and all tests that are not marked slow: a minute on two cores.
 quick: lint types
 	$(BIN)/pytest -q $(PARALLEL) -m "not slow and not cuda" $(UNIT)
 
