@@ -210,7 +210,7 @@ IDEOGRAM = {
 IDEOGRAM_CALL = SIZE | {
     "text_features": embeddings(1, TOKENS, LAYERS_READ),
     "text_lengths": partial(list, (TOKENS,)),
-    "guidance_schedule": (4.0,) * 12,
+    "guidance_schedule": (4.0,) * 8,
 }
 MUSIC3 = {
     "scheduler": base.flow_euler(invert_sigmas=True),
@@ -338,7 +338,7 @@ TABLE = [
         "Cosmos3DistilledModularPipeline",
         COSMOS3 | {"scheduler": base.flow_euler()},
         COSMOS3_CALL,
-        settings={"distilled_sigmas": [1 - n / 12 for n in range(12)]},
+        settings={"distilled_sigmas": [1 - n / 8 for n in range(8)]},
     ),
     cut("EchoModularPipeline", {}, {}),
     cut("Flux3ModularPipeline", flux3(flow_map=False), SIZE | GUIDED, 2),

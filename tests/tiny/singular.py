@@ -376,7 +376,7 @@ TABLE = [
         with_transformer(base.LTX2, use_keyframes_abs_pos_embedding=True)
         | {"scheduler": base.flow_euler()},
         base.LTX2_CALL
-        | {"num_frames": 17, "sigmas": partial(lambda: [1 - n / 12 for n in range(12)])},
+        | {"num_frames": 17, "sigmas": partial(lambda: [1 - n / 8 for n in range(8)])},
         takes_steps=False,
     ),
 ]
