@@ -1,6 +1,7 @@
 """Plans at once: anchors by the grid alone, exact where velocities change linearly in time."""
 
 import runpy
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,17 @@ from tacache.instant import (
     CLIP_LIKE_STEPS,
     DEFAULT_EVALUATIONS,
     LIKE_STEPS,
+    PLAIN_IS_NEARER,
     default_evaluations,
     like_evaluations,
     line_share,
+    loses_to_plain_steps,
+    plain_plan,
     spread_anchors,
 )
 from tacache.moving import from_step, replan, until_step, with_breaks
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
 @given(st.integers(1, 60), st.data())
@@ -109,9 +115,8 @@ def test_the_default_evaluates_no_more_than_all_steps_and_about_as_much_of_longe
 
 @pytest.mark.slow
 def test_the_default_budgets_follow_from_the_records():
-    root = Path(__file__).parent.parent / "benchmarks"
-    study = runpy.run_path(str(root / "instant.py"))
-    rows = list(study["table"](root / "results" / "instant.jsonl.gz"))
+    study = runpy.run_path(str(BENCHMARKS / "instant.py"))
+    rows = list(study["table"](BENCHMARKS / "results" / "instant.jsonl.gz"))
     fewest = dict(row.split(" steps: ") for row in rows)
     assert DEFAULT_EVALUATIONS[8] == int(fewest["tiny-flux-turbo, 8"])
     for steps in DEFAULT_EVALUATIONS.keys() - {5, 8}:
@@ -123,10 +128,39 @@ def test_the_default_budgets_follow_from_the_records():
         assert f"tiny-flux, {steps} steps: {default_evaluations(steps)}" in rows
 
 
+def test_where_plain_steps_are_nearer_follows_from_the_records():
+    study = runpy.run_path(str(BENCHMARKS / "instant.py"))
+    psnr = {"instant": {}, "plain": {}}
+    for entry in study["entries"](BENCHMARKS / "results" / "instant.jsonl.gz"):
+        if (entry["model"], entry["to"]) == ("tiny-wan", "run"):
+            psnr[entry["method"]][entry["steps"], entry["evaluations"]] = entry["psnr"]["mean"]
+    worse = defaultdict(tuple)
+    for (steps, evaluations), plain in sorted(psnr["plain"].items()):
+        if plain >= psnr["instant"][steps, evaluations] + 0.1:
+            worse[steps] += (evaluations,)
+    assert worse == PLAIN_IS_NEARER
+    assert loses_to_plain_steps(50, 11, clip=True)
+    assert not loses_to_plain_steps(50, 11, clip=False)
+
+
+def test_plain_steps_lie_evenly_and_follow_their_own_velocity():
+    times = tuple(time_grid(48, shift=3.0))
+    plan = plain_plan(times, 12, breaks=(0.5,))
+    assert (plan.evaluations, plan.grid, plan.weights) == (12, times, ((1.0,),) * 12)
+    assert next(t for t in times if t < 0.5) in plan.times
+    assert plain_plan(times, 12).times == pytest.approx(time_grid(12, shift=3.0), abs=1e-12)
+
+
+def test_plain_steps_end_as_short_as_the_full_run():
+    def levels(steps):
+        return [*(1 - n / (steps - 1) * 0.999 for n in range(steps)), 0.0]
+
+    assert plain_plan(levels(64), 8).times == pytest.approx(levels(8), abs=1e-12)
+
+
 def test_evaluations_that_equal_euler_steps_follow_from_the_records():
-    root = Path(__file__).parent.parent / "benchmarks"
-    study = runpy.run_path(str(root / "instant.py"))
-    results = root / "results"
+    study = runpy.run_path(str(BENCHMARKS / "instant.py"))
+    results = BENCHMARKS / "results"
     tables = {"tiny-flux": LIKE_STEPS, "tiny-wan": CLIP_LIKE_STEPS}
     assert study["EULER"].keys() == tables.keys()
     for model, table in tables.items():

@@ -30,6 +30,7 @@ class Spread(NamedTuple):
 FEW_STEPS = Spread(0.55, 0.65, 0.3)
 FEW_ANCHORS, MANY_ANCHORS = Spread(0.85, 0.7), Spread(0.6, 0.7)
 FLOW = Spread(0.85, 0.7)
+MAX_SHORT_STEP = 0.5  # of the step before: a last step that is as short belongs to any grid
 MAX_FEW_STEPS = 8  # of a run with the first spread
 MAX_FEW_ANCHORS, MAX_FEW_SHARE = 10, 0.27  # of the second: so many, or this share of the steps
 # Where velocities are reused between anchors: on runs of few steps, and by few evaluations of any.
@@ -48,6 +49,13 @@ LIKE_STEPS = {
 }  # fmt: skip
 CLIP_LIKE_STEPS = {
     8: 9, 10: 11, 12: 12, 16: 14, 20: 16, 24: 18, 28: 20, 32: 21, 40: 24, 50: 26, 64: 29, 80: 32,
+}  # fmt: skip
+# steps -> evaluations with which as many plain steps come nearer to the full run than an instant
+# plan, by 0.1 dB or more in the mean of tiny-wan's clips; with pictures that was never so
+PLAIN_IS_NEARER = {
+    4: (2,), 5: (4,), 6: (2, 5), 7: (5, 6), 8: (6, 7), 10: (2, 6), 12: (2, 7), 16: (2,),
+    20: (2, 8, 9), 24: (2, 8, 10, 12), 28: (2,), 32: (2, 10, 11), 40: (2, 8, 10, 11, 12),
+    50: (2, 11), 64: (2, 8, 14, 17), 80: (2,), 100: (2,),
 }  # fmt: skip
 
 
@@ -139,6 +147,47 @@ def like_evaluations(steps: int, *, clip: bool = False) -> int | None:
     """
     table = CLIP_LIKE_STEPS if clip else LIKE_STEPS
     return next((few for measured, few in table.items() if steps <= measured), None)
+
+
+def loses_to_plain_steps(steps: int, evaluations: int, *, clip: bool = False) -> bool:
+    """Return whether as many plain steps were measured to come nearer to the full run."""
+    return clip and evaluations in PLAIN_IS_NEARER.get(steps, ())
+
+
+def plain_plan(times: Iterable[float], evaluations: int, *, breaks: Sequence[float] = ()) -> Plan:
+    """Make a plan of so many plain steps, which lie evenly among the steps of a grid.
+
+    Args:
+        times: The noise levels of the full run, decreasing.
+        evaluations: How many steps are made.
+        breaks: Noise levels below which another model or guidance takes over.
+
+    Returns:
+        A plan of as many steps of its own as evaluations, each by its velocity.
+
+    Raises:
+        PlanError: There is no such grid.
+
+    """
+    grid, levels = as_times(times), tuple(breaks)
+    nodes = _on_breaks(even_nodes(grid, evaluations), grid, levels)
+    anchors, rows = tuple(range(evaluations)), ((1.0,),) * evaluations
+    return Plan(rule="linear", times=nodes, anchors=anchors, weights=rows, breaks=levels, grid=grid)
+
+
+def even_nodes(times: Sequence[float], evaluations: int) -> list[float]:
+    """Return the levels of so many steps, evenly among those of a grid.
+
+    Where the grid ends in a short step, as schedulers with a fixed shift make it, so do they.
+    """
+    steps, lengths = len(times) - 1, step_lengths(times)
+    ends_short = steps > 1 and lengths[-1] < MAX_SHORT_STEP * lengths[-2]
+    if ends_short and evaluations > 1:
+        at = np.append(np.linspace(0, steps - 1, evaluations), steps)
+    else:
+        at = np.linspace(0, steps, evaluations + 1)
+    nodes: list[float] = np.interp(at, np.arange(steps + 1), np.asarray(times, float)).tolist()
+    return nodes
 
 
 def line_share(steps: int, evaluations: int) -> float:
@@ -243,9 +292,16 @@ def flow_nodes(
     )
     at = (len(times) - 1) * shares
     nodes = np.interp(at, np.arange(len(times)), np.asarray(times, float)).tolist()
-    parts, first = break_steps(times, breaks), 1
+    return _on_breaks(nodes, times, breaks)
+
+
+def _on_breaks(
+    nodes: list[float], times: Sequence[float], breaks: Sequence[float]
+) -> tuple[float, ...]:
+    """Return the nodes, of which the nearest to each break lies on the first level behind it."""
+    nodes, parts, first = list(nodes), break_steps(times, breaks), 1
     for left, step in zip(range(len(parts) - 1, -1, -1), parts, strict=True):
-        free = range(first, evaluations - left)  # each later part has a node after this one
+        free = range(first, len(nodes) - 1 - left)  # each later part has a node after this one
         nearest = min(free, key=lambda i: abs(nodes[i] - times[step]))
         nodes[nearest], first = times[step], nearest + 1
     return tuple(nodes)

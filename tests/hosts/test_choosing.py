@@ -130,6 +130,19 @@ def test_numbers_of_the_wrong_kind_are_refused(options):
         AccelerateOptions(**options)
 
 
+def test_plain_steps_are_made_where_an_instant_plan_is_known_to_lose_to_them(caplog):
+    clips = ORIGIN.model_copy(update={"call": {"num_frames": 17}})
+    run = RunSignature(clips, time_grid(50, shift=3.0), (), 50)
+    choosing = chooser(evaluations=11)
+    for _ in range(2):
+        plan = choosing.choose(run, NoSource()).plan
+    assert (plan.weights, plan.has_own_times, plan.origin) == (((1.0,),) * 11, True, clips)
+    assert caplog.text.count("11 plain steps are made") == 1
+    assert not chooser(evaluations=12).choose(run, NoSource()).plan.has_own_times
+    pictures = RunSignature(ORIGIN, run.times, (), 50)
+    assert not choosing.choose(pictures, NoSource()).plan.has_own_times
+
+
 # --- a quality in the place of a speed
 
 

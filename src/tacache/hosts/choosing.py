@@ -20,6 +20,7 @@ from tacache.hosts.quality_choice import (
     instant_reason,
     is_missed,
     makes_clips,
+    measured_on,
     quality_choice,
 )
 from tacache.hosts.teaching import (
@@ -30,7 +31,7 @@ from tacache.hosts.teaching import (
     kept_options,
     untouched_generators,
 )
-from tacache.instant import instant_plan
+from tacache.instant import instant_plan, loses_to_plain_steps, plain_plan
 from tacache.plan import Plan
 from tacache.storage.finished import digest
 from tacache.storage.signature import RunSignature
@@ -162,6 +163,8 @@ class Chooser:
         """Return an instant plan; None where a quality is asked for that none is known to have."""
         advice = advice_for(source, bool(self.options.learn))
         if not isinstance(budget, QualityGoal):
+            if not run.latents and loses_to_plain_steps(run.steps, budget, clip=makes_clips(run)):
+                return self._plain(run, key, budget, advice)
             plan = instant_plan(run.times, budget, breaks=run.breaks, latents=run.latents)
             plan = plan.model_copy(update={"origin": run.origin})
             reason = (
@@ -175,6 +178,17 @@ class Chooser:
             plan, reason = near, instant_reason(budget, near.evaluations, clip=makes_clips(run))
         self.say((key, budget, "instant"), "an instant plan is followed: %s; %s", reason, advice)
         return plan
+
+    def _plain(self, run: RunSignature, key: str, budget: int, advice: str) -> Plan:
+        """Return plain steps, where an instant plan with as many was measured to be worse."""
+        self.say(
+            (key, budget, "plain"),
+            "%d plain steps are made: an instant plan with as many of %d steps was farther from "
+            "the full run on %s; %s",
+            budget, run.steps, measured_on(clip=makes_clips(run)), advice,
+        )  # fmt: skip
+        plan = plain_plan(run.times, budget, breaks=run.breaks)
+        return plan.model_copy(update={"origin": run.origin})
 
     def _instant_near(
         self, run: RunSignature, key: str, goal: QualityGoal, advice: str

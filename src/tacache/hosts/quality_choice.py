@@ -90,12 +90,16 @@ def makes_clips(run: RunSignature) -> bool:
     return (isinstance(frames, int) and frames > 1) or (len(shape) == 4 and shape[1] > 1)
 
 
+def measured_on(*, clip: bool) -> str:
+    """Return on what instant plans were measured."""
+    return "clips of tiny-wan" if clip else "pictures of tiny-flux"
+
+
 def instant_reason(goal: QualityGoal, evaluations: int, *, clip: bool = False) -> str:
     """Return why an instant plan is followed, in a clause."""
-    known = "clips of tiny-wan" if clip else "pictures of tiny-flux"
     return (
-        f"{evaluations} evaluations were {goal.words} on {known}; with this model and these steps "
-        "that was not measured"
+        f"{evaluations} evaluations were {goal.words} on {measured_on(clip=clip)}; with this model "
+        "and these steps that was not measured"
     )
 
 
