@@ -18,6 +18,8 @@ NO_VERBS = {
     "A", "All", "An", "As", "Both", "Each", "Every", "How", "In", "It", "One", "Some", "That",
     "The", "These", "This", "What", "When", "Where", "Whether", "Which", "Who", "Why",
 }  # fmt: skip
+# Words that say how a value came about, and not what it holds.
+NO_NAMES = {"found", "given", "made", "one"}
 
 
 def public() -> Iterator[tuple[str, object]]:
@@ -44,6 +46,22 @@ def test_names_of_classes_are_unique():
         n.name for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef)
     )
     assert not {name for name, times in counted.items() if times > 1}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_names_of_variables_say_what_they_hold(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert not NO_NAMES & set(names_defined(tree))
+
+
+def names_defined(tree: ast.AST) -> Iterator[str]:
+    """Yield the names of variables, parameters and functions that a module defines."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

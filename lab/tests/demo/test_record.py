@@ -56,8 +56,8 @@ def test_figures_are_medians_of_times_and_means_and_tails_of_fidelity():
 
 def test_a_row_is_found_by_its_rule_and_evaluations():
     made = demo_of(budget("fitted", 13, 40.0), budget("tasu", 13, 30.0))
-    assert made.found("tasu", 13) is made.budgets[2]
-    assert made.found("tasu", 7) is None
+    assert made.reached("tasu", 13) is made.budgets[2]
+    assert made.reached("tasu", 7) is None
 
 
 @pytest.mark.parametrize("name", ["tiny-flux", "tiny-wan"])

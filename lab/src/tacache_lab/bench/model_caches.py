@@ -126,11 +126,11 @@ class CalibrationTrials:
     def seen(self, settings: Any, look: "Look") -> list[Sequence[float]]:
         """Return what there is to see in the model after each run of the first few samples."""
 
-        def made(number: int) -> Sequence[float]:
+        def seen_in(number: int) -> Sequence[float]:
             name = f"seen in sample {number}: {named(settings)}"
             return self._calibration.tries(name, lambda: self._run(number, settings, look)[2])
 
-        return [made(i) for i in self._first(FEW)]
+        return [seen_in(i) for i in self._first(FEW)]
 
     def _first(self, samples: int) -> range:
         return range(min(samples, len(self._calibration.subjects)))

@@ -143,12 +143,12 @@ SUITES: dict[str, Suite] = {
 PLAIN = Suite("methods and budgets as asked for", (), (7, 10, 13, 17, 25))
 
 
-def choose(name: str | None, **given: Any) -> Suite:
+def choose(name: str | None, **values: Any) -> Suite:
     """Return the preset of a name, or an empty one, with the given values in place of its own."""
     if name is not None and name not in SUITES:
         raise TACacheError(f"unknown suite {name!r}: choose from {', '.join(SUITES)}")
     preset = PLAIN if name is None else SUITES[name]
-    chosen = preset._replace(**{key: value for key, value in given.items() if value})
+    chosen = preset._replace(**{key: value for key, value in values.items() if value})
     if chosen.reference not in get_args(Reference):
         raise TACacheError(
             f"no reference {chosen.reference!r}: choose from {', '.join(get_args(Reference))}"

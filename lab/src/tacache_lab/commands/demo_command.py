@@ -110,8 +110,8 @@ def demo(
     check_folder(folder)
     check_ours(folder, model)
     runs = runs_of(model, run, evaluations)
-    for one in runs:
-        check_packages(one.model)
+    for demo_run in runs:
+        check_packages(demo_run.model)
     from tacache_lab.demo.demo_runs import draw
 
     request = comparison_of(model, prompts, run)

@@ -89,7 +89,9 @@ def sheet(pictures: Sequence[Any]) -> Any:
     """Return pictures of all prompts as one, two beside each other."""
     from PIL import Image
 
-    tiles = [Image.fromarray((one.clip(0, 1) * 255).round().astype(np.uint8)) for one in pictures]
+    tiles = [
+        Image.fromarray((picture.clip(0, 1) * 255).round().astype(np.uint8)) for picture in pictures
+    ]
     width, height = (size + GAP for size in tiles[0].size)
     columns = min(COLUMNS, len(tiles))
     lines = -(-len(tiles) // columns)
@@ -125,15 +127,15 @@ def frame(steps: int, sides: Sequence[FilmedRun], done: int) -> Any:
     whole = Image.new("RGB", (across, top + height + BAR + LINE + 4 * EDGE), PAPER_WHITE)
     pen = ImageDraw.Draw(whole)
     for n, side in enumerate(sides):
-        left, made = EDGE + n * (width + BETWEEN), min(done, len(side.anchors))
+        left, evaluated = EDGE + n * (width + BETWEEN), min(done, len(side.anchors))
         pen.text((left, EDGE - 2), side.title, INK, font_size=15)
-        whole.paste(side.sheets[made - 1], (left, top))
-        over = made == len(side.anchors)
-        reached = steps if over else side.anchors[made - 1] + 1
+        whole.paste(side.sheets[evaluated - 1], (left, top))
+        over = evaluated == len(side.anchors)
+        reached = steps if over else side.anchors[evaluated - 1] + 1
         bar = (left, top + height + EDGE, width)
-        draw_strip(pen, bar, steps, side.anchors[:made], reached)
+        draw_strip(pen, bar, steps, side.anchors[:evaluated], reached)
         ending = side.ending if over else ""
-        text = f"{made} evaluation{'s' * (made > 1)}{ending}"
+        text = f"{evaluated} evaluation{'s' * (evaluated > 1)}{ending}"
         pen.text((left, top + height + 2 * EDGE + BAR), text, SOFT, font_size=13)
     return whole
 

@@ -96,7 +96,7 @@ def instant_ahead(result: ModelDemo, prompt: str) -> dict[int, str]:
     ahead = {}
     for budget in result.evaluations:
         pair = [result.picture(prompt, rule, budget) for rule in OURS]
-        fitted, instant = (None if one is None else one.psnr for one in pair)
+        fitted, instant = (None if picture is None else picture.psnr for picture in pair)
         if fitted is not None and instant is not None and instant > fitted:
             mean = about_the_mean(result, budget) or "Over more prompts this was not measured."
             ahead[budget] = (

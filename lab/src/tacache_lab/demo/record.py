@@ -89,7 +89,7 @@ class ModelDemo(Frozen):
         """Return the budgets that were drawn beside full steps, in order."""
         return list(dict.fromkeys(budget.evaluations for budget in self.budgets[1:]))
 
-    def found(self, rule: str, evaluations: int) -> Budget | None:
+    def reached(self, rule: str, evaluations: int) -> Budget | None:
         """Return what this rule reached with so many evaluations."""
         key = (rule, evaluations)
         return next(
@@ -105,7 +105,12 @@ class ModelDemo(Frozen):
         """Return the picture of a prompt by a rule."""
         key = (prompt, rule, evaluations)
         return next(
-            (one for one in self.pictures if (one.prompt, one.rule, one.evaluations) == key), None
+            (
+                picture
+                for picture in self.pictures
+                if (picture.prompt, picture.rule, picture.evaluations) == key
+            ),
+            None,
         )
 
     def all_runs(self) -> Iterator["ModelDemo"]:

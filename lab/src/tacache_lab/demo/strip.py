@@ -17,7 +17,7 @@ LEGEND = f"To the right: how each picture\ndiffers from these, {BRIGHTER} times\
 def blocks(result: ModelDemo) -> list[Budget]:
     """Return full steps, and plain steps, instant and fitted with the most evaluations of ours."""
     most = max((row.evaluations for row in result.budgets if row.rule in OURS), default=0)
-    rows = [result.found(rule, most) for rule in (PLAIN, *reversed(OURS))]
+    rows = [result.reached(rule, most) for rule in (PLAIN, *reversed(OURS))]
     return [result.full, *(row for row in rows if row is not None)]
 
 

@@ -92,7 +92,7 @@ def _over(result: ModelDemo) -> str:
 def _others_beside(result: ModelDemo, budget: Budget) -> list[str]:
     """Return what plain steps and the paper's rule have with as many evaluations."""
     pairs = [(PAPER, "The paper's rule has"), (PLAIN, "As many plain steps have")]
-    rows = [(result.found(rule, budget.evaluations), text) for rule, text in pairs]
+    rows = [(result.reached(rule, budget.evaluations), text) for rule, text in pairs]
     return [
         f"{text} {row.psnr:.1f} dB{' with as many evaluations' * (row.rule == PAPER)}."
         for row, text in rows

@@ -165,12 +165,12 @@ class BudCache(AnchoredRule[BudCacheSettings]):
             return BudCacheSettings(anchors=anchors, reuse=reuse, tries=self.tries, seed=self.seed)
 
         def loss(anchors: Anchors) -> float:
-            def made() -> tuple[float]:
+            def error() -> tuple[float]:
                 model = SharedStarts(recording, anchors, kept)
                 return (recording.error(self.sample(model, recording, settings(anchors))),)
 
             if anchors not in known:
-                (known[anchors],) = recording.tried(f"{reuse} {anchors}", made)
+                (known[anchors],) = recording.tried(f"{reuse} {anchors}", error)
             return known[anchors]
 
         start = first_guess(recording.steps, evaluations)

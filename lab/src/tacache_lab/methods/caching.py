@@ -133,7 +133,7 @@ class AnchoredRule(CachingRule[Anchored]):
 
 def with_reuses(settings: Iterable[Settings]) -> list[Settings]:
     """Return each of these settings with both ways to reuse what an anchor gave."""
-    return [one.model_copy(update={"reuse": reuse}) for one in settings for reuse in REUSES]
+    return [base.model_copy(update={"reuse": reuse}) for base in settings for reuse in REUSES]
 
 
 def between(sums: Iterable[float]) -> list[float]:

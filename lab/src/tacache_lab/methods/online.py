@@ -132,11 +132,11 @@ class OnlineRule(Baseline[Settings]):
             update: dict[str, Any] = {threshold: value}
             trial = settings.model_copy(update=update)
 
-            def made() -> tuple[float]:
+            def evaluated() -> tuple[float]:
                 return (fmean(self.run(recording, trial).evaluations),)
 
             if value not in known:
-                (spent,) = recording.tried(f"evaluations: {named(trial)}", made)
+                (spent,) = recording.tried(f"evaluations: {named(trial)}", evaluated)
                 known[value] = spent, trial
             return known[value]
 

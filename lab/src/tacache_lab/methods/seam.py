@@ -276,10 +276,10 @@ class Baseline(Described[Settings]):
         parts = [recording.of(part_rows) for part_rows in rows]
 
         def error(settings: Settings, part: int) -> float:
-            def made() -> tuple[float]:
+            def measured() -> tuple[float]:
                 return (parts[part].error(self.run(parts[part], settings).x),)
 
-            return recording.tried(f"error of {part}: {named(settings)}", made)[0]
+            return recording.tried(f"error of {part}: {named(settings)}", measured)[0]
 
         return least(candidates, error, len(parts))
 

@@ -61,7 +61,7 @@ def readme_table(study: Study, quantities: Sequence[str] = (), choice: TableChoi
 def fill(text: str, studies: Mapping[str, Study]) -> str:
     """Return the document with every marked part made anew; parts of other studies stay."""
 
-    def made(match: re.Match[str]) -> str:
+    def filled(match: re.Match[str]) -> str:
         name, *words = match["asked"].split() or [""]
         if name not in studies:
             return match[0]
@@ -73,7 +73,7 @@ def fill(text: str, studies: Mapping[str, Study]) -> str:
     begun, ended = len(BEGUN.findall(text)), len(MARKED.findall(text))
     if begun > ended:
         raise TACacheError(f"{begun - ended} of {begun} markers have no <!-- end -->: add it")
-    return MARKED.sub(made, text)
+    return MARKED.sub(filled, text)
 
 
 def marked(text: str) -> list[str]:
