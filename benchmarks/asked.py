@@ -105,9 +105,9 @@ def measure(name: str, options: argparse.Namespace) -> None:
     there = {key(row) for row in read(options.output)}
     steps = options.steps or models.embedded(name).steps
     left = [
-        one
-        for one in questions(name, steps)
-        if (name, steps, one.question, one.way, options.count, samples_of(one, options))
+        asked
+        for asked in questions(name, steps)
+        if (name, steps, asked.question, asked.way, options.count, samples_of(asked, options))
         not in there
     ]
     if not left:

@@ -194,8 +194,8 @@ def apart(x: Tensor | None, reference: Tensor | None) -> list[float]:
     """Return the relative distance of each sample."""
     assert x is not None
     assert reference is not None
-    found: list[float] = relative_distance(x, reference).flatten().tolist()
-    return found
+    distances: list[float] = relative_distance(x, reference).flatten().tolist()
+    return distances
 
 
 def certified(plan: Plan, rows: Sequence[Row], references: Sequence[Row]) -> Certificate:

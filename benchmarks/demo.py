@@ -37,24 +37,24 @@ def read(path: Path) -> ModelDemo:
 
 def copy(folder: Path, figures: Path) -> None:
     """Copy a demo's strip and record into the folder of figures, and its film if there is one."""
-    made = read(folder / "demo.json")
-    strip = folder / ("strip.png" if made.fps is None else "strip.gif")
+    record = read(folder / "demo.json")
+    strip = folder / ("strip.png" if record.fps is None else "strip.gif")
     films = [film for film in (folder / "film.webp",) if film.is_file()]
     for source in (folder / "demo.json", strip, *films):
-        shutil.copyfile(source, figures / f"demo-{made.model}{source.suffix}")
+        shutil.copyfile(source, figures / f"demo-{record.model}{source.suffix}")
 
 
 def fill(text: str, figures: Path) -> str:
     """A page with every marked table made anew from the record it names."""
 
-    def made(match: re.Match[str]) -> str:
+    def filled(match: re.Match[str]) -> str:
         record = figures / f"demo-{match['model']}.json"
         if not record.is_file():
             raise TACacheError(f"{record} is missing: run the demo, then python -m benchmarks.demo")
         table = markdown(read(record))
         return f"{match['start']}\n{table}\n{match['end']}"
 
-    return MARKED.sub(made, text)
+    return MARKED.sub(filled, text)
 
 
 def main() -> None:

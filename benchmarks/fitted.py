@@ -89,13 +89,13 @@ class Bench:
 
     def damped(self, plan: Plan) -> tuple[Plan, int]:
         """The plan with d cos(theta), measured on a few calibration prompts."""
-        found = []
+        diagnoses = []
         for text in self.calibration[:DAMPED]:
             arguments = run_arguments([Sample(text, 0)], {**self.call, "output_type": "latent"})
             with drive(self.pipe, **arguments) as run:
                 known = plan.model_copy(update={"times": run.times})
-                found.append(diagnose(run.evaluate_at, run.noise, known))
-        return damp(plan, found), 3000 + DAMPED * (plan.steps + plan.evaluations)
+                diagnoses.append(diagnose(run.evaluate_at, run.noise, known))
+        return damp(plan, diagnoses), 3000 + DAMPED * (plan.steps + plan.evaluations)
 
     def fitted(self, name: str, budgets: list[int], count: int, search: bool) -> None:
         """All budgets from the same full runs."""
@@ -159,7 +159,7 @@ class Bench:
 
     def pictures(self) -> Tensor:
         """The test prompts' pictures, by the pipeline as it stands."""
-        made = []
+        pictures = []
         for start in range(0, len(self.tested), BATCH):
             texts = self.tested[start : start + BATCH]
             seeds = tuple(1000 + start + i for i in range(len(texts)))
@@ -167,8 +167,8 @@ class Bench:
                 [Sample(*pair) for pair in zip(texts, seeds, strict=True)], self.call
             )
             arguments["negative_prompt"] = [""] * len(texts)
-            made.append(self.pipe(**arguments, output_type="pt").images.float().cpu())
-        return torch.cat(made)
+            pictures.append(self.pipe(**arguments, output_type="pt").images.float().cpu())
+        return torch.cat(pictures)
 
 
 if __name__ == "__main__":

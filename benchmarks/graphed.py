@@ -39,22 +39,22 @@ class Replays:
         self.plain = plain
         self.graphs: dict[Any, tuple[torch.cuda.CUDAGraph, dict[str, Tensor], Tensor]] = {}
 
-    def __call__(self, model: nn.Module, given: dict[str, Tensor]) -> Tensor:
+    def __call__(self, model: nn.Module, tensors: dict[str, Tensor]) -> Tensor:
         """What the method returns for these tensors, in a tensor of its own."""
-        shapes = ((name, tuple(value.shape), value.dtype) for name, value in given.items())
+        shapes = ((name, tuple(value.shape), value.dtype) for name, value in tensors.items())
         key = (model, *shapes)
         if key not in self.graphs:
-            self.graphs[key] = self._captured(model, given)
+            self.graphs[key] = self._captured(model, tensors)
         graph, inputs, output = self.graphs[key]
-        for name, value in given.items():
+        for name, value in tensors.items():
             inputs[name].copy_(value)
         graph.replay()
         return output.clone()
 
     def _captured(
-        self, model: nn.Module, given: dict[str, Tensor]
+        self, model: nn.Module, tensors: dict[str, Tensor]
     ) -> tuple[torch.cuda.CUDAGraph, dict[str, Tensor], Tensor]:
-        inputs = {name: value.clone() for name, value in given.items()}
+        inputs = {name: value.clone() for name, value in tensors.items()}
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
@@ -80,18 +80,18 @@ def replay(kind: type[nn.Module], method: str, tensors: tuple[str, ...]) -> None
 
     @functools.wraps(plain)
     def replayed(self: Any, *args: Any, return_dict: bool = True, **kwargs: Any) -> Any:
-        given = {**dict(zip(tensors, args, strict=False)), **kwargs}
-        others = {name for name in given if name not in tensors and given[name] is not None}
-        if return_dict or len(args) > len(tensors) or others or not is_plain(self, given):
+        named = {**dict(zip(tensors, args, strict=False)), **kwargs}
+        others = {name for name in named if name not in tensors and named[name] is not None}
+        if return_dict or len(args) > len(tensors) or others or not is_plain(self, named):
             return plain(self, *args, return_dict=return_dict, **kwargs)
-        return (replays(self, {n: given[n] for n in tensors if given.get(n) is not None}),)
+        return (replays(self, {n: named[n] for n in tensors if named.get(n) is not None}),)
 
     setattr(kind, method, replayed)
 
 
-def is_plain(model: nn.Module, given: dict[str, Any]) -> bool:
+def is_plain(model: nn.Module, arguments: dict[str, Any]) -> bool:
     """Whether nothing but the model's own kernels would run, on a GPU."""
-    tensors = [value for value in given.values() if isinstance(value, Tensor)]
+    tensors = [value for value in arguments.values() if isinstance(value, Tensor)]
     if torch.is_grad_enabled() or _get_current_dispatch_mode() is not None:
         return False
     if not all(value.is_cuda for value in tensors):

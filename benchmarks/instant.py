@@ -112,8 +112,8 @@ def solved(model: Model, times: Sequence[float], rows: Sequence[Sequence[float]]
 
 def summary(values: Tensor) -> dict[str, float]:
     """The mean, the least and the 5th percentile, to two digits."""
-    found = {"mean": values.mean(), "least": values.min(), "p5": values.quantile(0.05)}
-    return {name: round(min(float(value), 999.0), 2) for name, value in found.items()}
+    figures = {"mean": values.mean(), "least": values.min(), "p5": values.quantile(0.05)}
+    return {name: round(min(float(value), 999.0), 2) for name, value in figures.items()}
 
 
 def decibels(error: Tensor, of: Tensor) -> Tensor:
@@ -127,8 +127,8 @@ def compared(model: Model, end: Tensor, reference: Tensor, pictures: Tensor | No
     """The figures of a result, by latents and, with the reference's pictures, by pictures."""
     figures = {"snr": summary(decibels(end - reference, reference))}
     if pictures is not None:
-        made = model.decode(end)
-        figures["psnr"] = summary(decibels(made - pictures, torch.ones_like(made)))
+        drawn = model.decode(end)
+        figures["psnr"] = summary(decibels(drawn - pictures, torch.ones_like(drawn)))
     return figures
 
 
@@ -331,11 +331,11 @@ def embed(folder: Path, names: Sequence[str] = MODELS) -> None:
 
 def picture_text(pipe: Any, texts: list[str]) -> dict[str, Tensor]:
     """Both branches' embeddings of tiny-flux."""
-    found = {}
+    embeddings = {}
     for name, prompts in (("on", texts), ("off", [""] * len(texts))):
         states, pooled, _ = pipe.encode_prompt(prompts, None, max_sequence_length=32)
-        found |= {name: states, f"pooled_{name}": pooled}
-    return found
+        embeddings |= {name: states, f"pooled_{name}": pooled}
+    return embeddings
 
 
 def video_text(pipe: Any, texts: list[str]) -> dict[str, Tensor]:
@@ -366,7 +366,7 @@ def measured(options: argparse.Namespace, device: str) -> Iterator[dict[str, Any
 
 def table(file: Path) -> Iterator[str]:
     """The fewest evaluations of today's instant plans from which on pictures have 35 dB, a row."""
-    found: dict[tuple[str, int], dict[int, float]] = {}
+    measured: dict[tuple[str, int], dict[int, float]] = {}
     for entry in entries(file):
         if entry["to"] != "run" or "anchors" not in entry or entry["prompts"] < PROMPTS:
             continue
@@ -376,8 +376,8 @@ def table(file: Path) -> Iterator[str]:
             steps, evaluations
         ):
             key = entry["model"], steps
-            found.setdefault(key, {})[evaluations] = entry["psnr"]["mean"]
-    for (model, steps), psnr in sorted(found.items()):
+            measured.setdefault(key, {})[evaluations] = entry["psnr"]["mean"]
+    for (model, steps), psnr in sorted(measured.items()):
         enough = [k for k in psnr if all(psnr[m] >= GOAL for m in psnr if m >= k)]
         yield f"{model}, {steps} steps: {min(enough, default=steps)}"
 
@@ -402,8 +402,8 @@ def like_steps(file: Path, euler: Path, model: str) -> Iterator[tuple[int, int]]
     for entry in entries(euler):
         is_euler = entry["method"][:5] in ("full", "fewer", "euler")
         if entry["status"] == "done" and is_euler and entry["prompt"] in texts:
-            found = entry["to_fine"]["metrics"]["psnr"]
-            pictures.setdefault(len(entry["evaluated"]), []).append(found)
+            decibel = entry["to_fine"]["metrics"]["psnr"]
+            pictures.setdefault(len(entry["evaluated"]), []).append(decibel)
     counts = sorted(pictures)
     steps_of = np.log(counts), [fmean(pictures[count]) for count in counts]
     for steps in LIKE_STEPS:

@@ -64,7 +64,7 @@ def sheet(records: list[Record], model: str) -> np.ndarray:
                 velocity.finish(ends(chosen[method, prompt], velocity))
                 for method in ("fitted-flow", "fewer")
             )
-        gaps = [np.clip(BRIGHTER * np.abs(made - flow), 0, 1) for made in (ours, plain)]
+        gaps = [np.clip(BRIGHTER * np.abs(picture - flow), 0, 1) for picture in (ours, plain)]
         columns.append(np.concatenate([flow, ours, plain, *gaps]))
     return (np.concatenate(columns, axis=1) * 255).round().astype(np.uint8)
 

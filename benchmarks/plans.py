@@ -83,7 +83,7 @@ def make(
     resume.parent.mkdir(parents=True, exist_ok=True)
     pipe = models.load(name).to(options.device)
     with models.steady_threads(pipe):
-        made = hosts.fit_plans(
+        plans = hosts.fit_plans(
             OwnSeeds(pipe, prompts),
             prompts,
             call={**models.default_call(name), "num_inference_steps": steps},
@@ -96,7 +96,7 @@ def make(
                 progress=True,
             ),
         )
-    for plan in made:
+    for plan in plans:
         tell(name, target, plan, plan.save(shipped.plan_file(plan.evaluations, target, steps)))
     forget(resume, left)
 
@@ -132,12 +132,12 @@ def on_grid(plan: Plan, times: tuple[float, ...], call: Call) -> Plan:
 
 def tell(name: str, target: str, plan: Plan, file: Path) -> None:
     """Print what a plan reached on the prompts that were held out."""
-    found = plan.certificate
-    assert found is not None
-    nearness = found.nearness(plan.evaluations)
+    certificate = plan.certificate
+    assert certificate is not None
+    nearness = certificate.nearness(plan.evaluations)
     print(
         f"{name}, to the {target}, {plan.evaluations} evaluations of {plan.full_steps} steps: "
-        f"{found.psnr:.2f} dB to the full run on {found.held_out} held-out prompts"
+        f"{certificate.psnr:.2f} dB to the full run on {certificate.held_out} held-out prompts"
         f"{'; ' + nearness if nearness else ''} ({file})",
         flush=True,
     )

@@ -176,8 +176,8 @@ def measured(inputs: Inputs, folder: Path, done: set[tuple[str, int]]) -> Iterat
             torch.save(inception_features(inputs.network, pictures.float() / 255), kept)
         else:
             full = FeatureStatistics.of(torch.load(kept, weights_only=True))
-        found = judged(inputs, pictures, full)
-        yield {"method": method, "evaluations": evaluations, **found, **facts}
+        figures = judged(inputs, pictures, full)
+        yield {"method": method, "evaluations": evaluations, **figures, **facts}
 
 
 @torch.no_grad()
@@ -231,18 +231,18 @@ def prepare(folder: Path, emoji: Path) -> None:
     from tacache.diffusers import drive
 
     folder.mkdir(parents=True, exist_ok=True)
-    made = make_prompts(load_vocabulary(), PROMPTS_A_KIND, PROMPTS_SEED)[:PROMPTS]
+    prompts = make_prompts(load_vocabulary(), PROMPTS_A_KIND, PROMPTS_SEED)[:PROMPTS]
     pipe, call = models.load(NAME), models.default_call(NAME)
     grids = {}
     for steps in (STEPS, *BUDGETS):
         generator = torch.Generator().manual_seed(0)
         options = call | {"num_inference_steps": steps}
-        with drive(pipe, prompt=made[0]["prompt"], generator=generator, **options) as run:
+        with drive(pipe, prompt=prompts[0]["prompt"], generator=generator, **options) as run:
             grids[steps], shape = list(run.times), list(run.noise.shape[1:])
-    on = picture_text(pipe, [entry["prompt"] for entry in made])
+    on = picture_text(pipe, [entry["prompt"] for entry in prompts])
     off = picture_text(pipe, [""])
     kept = {
-        "items": [json.dumps(entry) for entry in made],
+        "items": [json.dumps(entry) for entry in prompts],
         "on": {name: on[name].half() for name in ("on", "pooled_on")},
         "off": {name: off[name].half() for name in ("off", "pooled_off")},
         "grids": grids,

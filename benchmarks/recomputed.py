@@ -37,12 +37,12 @@ class Recomputed(NamedTuple):
 
 def recomputed(published: Iterable[Record], own: Iterable[Record]) -> Iterator[Recomputed]:
     """Each method and budget that both have, in the order of the first."""
-    made = {record.key: record for record in own if record.status == "done"}
+    done = {record.key: record for record in own if record.status == "done"}
     pairs: dict[tuple[str, int | None], list[tuple[Record, Record]]] = {}
     for record in published:
-        if record.status == "done" and record.key in made:
+        if record.status == "done" and record.key in done:
             place = record.method, record.evaluations
-            pairs.setdefault(place, []).append((record, made[record.key]))
+            pairs.setdefault(place, []).append((record, done[record.key]))
     for (method, evaluations), both in pairs.items():
         yield Recomputed(
             method,

@@ -60,9 +60,9 @@ def carried(
     return list(k), [rate * dt for rate, dt in zip(d, new, strict=False)]
 
 
-def distance(found: Sequence[float], expected: Sequence[float]) -> float:
+def distance(values: Sequence[float], expected: Sequence[float]) -> float:
     """Mean absolute difference over mean absolute value."""
-    return float(np.abs(np.subtract(found, expected)).mean() / np.abs(expected).mean())
+    return float(np.abs(np.subtract(values, expected)).mean() / np.abs(expected).mean())
 
 
 if __name__ == "__main__":

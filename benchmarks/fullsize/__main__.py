@@ -50,8 +50,8 @@ class Job(NamedTuple):
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse and do."""
-    given = sys.argv[1:] if arguments is None else arguments
-    options = parser().parse_args(given, argparse.Namespace(given=" ".join(given)))
+    words = sys.argv[1:] if arguments is None else arguments
+    options = parser().parse_args(words, argparse.Namespace(command_line=" ".join(words)))
     if options.command == "table":
         make = tables.summary if options.summary else tables.render
         rendered = make(read(options.records))
@@ -73,18 +73,18 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("measure", help="append records")
-    one.add_argument("-o", "--out", type=Path, required=True, help="the file of records")
-    one.add_argument("--models", nargs="+", choices=MODELS, default=["flux", "wan"])
-    one.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    one.add_argument("--what", nargs="+", choices=WHATS, default=list(WHATS[:3]))
-    one.add_argument("--budgets", nargs="+", type=int, default=[13, 7])
-    one.add_argument("--rival-budgets", nargs="+", type=int, help="where not the same")
-    one.add_argument("--steps", type=int, default=50)
-    one.add_argument("--repeats", type=int, default=3, help="whole runs by a method")
-    one.add_argument("--full-repeats", type=int, default=1, help="whole runs of full steps")
-    one.add_argument("--rival-repeats", type=int, default=1, help="whole runs by a rival")
-    one.add_argument(
+    measuring = commands.add_parser("measure", help="append records")
+    measuring.add_argument("-o", "--out", type=Path, required=True, help="the file of records")
+    measuring.add_argument("--models", nargs="+", choices=MODELS, default=["flux", "wan"])
+    measuring.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    measuring.add_argument("--what", nargs="+", choices=WHATS, default=list(WHATS[:3]))
+    measuring.add_argument("--budgets", nargs="+", type=int, default=[13, 7])
+    measuring.add_argument("--rival-budgets", nargs="+", type=int, help="where not the same")
+    measuring.add_argument("--steps", type=int, default=50)
+    measuring.add_argument("--repeats", type=int, default=3, help="whole runs by a method")
+    measuring.add_argument("--full-repeats", type=int, default=1, help="whole runs of full steps")
+    measuring.add_argument("--rival-repeats", type=int, default=1, help="whole runs by a rival")
+    measuring.add_argument(
         "--decode",
         nargs="*",
         choices=METHODS,
@@ -92,17 +92,21 @@ def parser() -> argparse.ArgumentParser:
         metavar="METHOD",
         help="methods whose first run is decoded; the other runs end with latents",
     )
-    one.add_argument("--fit-budgets", nargs="+", type=int, default=[13])
-    one.add_argument("--compile", action="store_true", help="with torch.compile, block by block")
-    one.add_argument("--fit-samples", type=int, default=8)
-    one.add_argument("--search", action="store_true", help="fit with a search of the anchors")
-    one.add_argument("--seconds", type=float, default=500, help="begin nothing after this long")
-    one.add_argument("--tiny", action="store_true", help="the same classes, small: for tests")
-    one.add_argument("--threads", type=int, help="of torch on the processor")
-    two = commands.add_parser("table", help="tables of a file of records, in markdown")
-    two.add_argument("records", type=Path)
-    two.add_argument("--summary", action="store_true", help="one short table, for the README")
-    two.add_argument("--write", type=Path, help="a document with markers to put them in")
+    measuring.add_argument("--fit-budgets", nargs="+", type=int, default=[13])
+    measuring.add_argument(
+        "--compile", action="store_true", help="with torch.compile, block by block"
+    )
+    measuring.add_argument("--fit-samples", type=int, default=8)
+    measuring.add_argument("--search", action="store_true", help="fit with a search of the anchors")
+    measuring.add_argument(
+        "--seconds", type=float, default=500, help="begin nothing after this long"
+    )
+    measuring.add_argument("--tiny", action="store_true", help="the same classes, small: for tests")
+    measuring.add_argument("--threads", type=int, help="of torch on the processor")
+    rendering = commands.add_parser("table", help="tables of a file of records, in markdown")
+    rendering.add_argument("records", type=Path)
+    rendering.add_argument("--summary", action="store_true", help="one short table, for the README")
+    rendering.add_argument("--write", type=Path, help="a document with markers to put them in")
     return top
 
 
@@ -126,7 +130,7 @@ def measure_model(
     name: str, todo: list[Job], options: argparse.Namespace, records: Records, deadline: float
 ) -> None:
     """These measurements of one model; what cannot be built is a record too."""
-    device, command = current_device(), {"command": options.given}
+    device, command = current_device(), {"command": options.command_line}
     started = time.perf_counter()
     try:
         bench = prepare(build(name, device, tiny=options.tiny), options)
@@ -210,14 +214,14 @@ def one_record(bench: Bench, job: Job, known: Record) -> Record:
     label = " ".join(str(known[name]) for name in ("model", "mode", "what", "method", "budget"))
     started = time.perf_counter()
     try:
-        found = job.measure(bench)
+        figures = job.measure(bench)
     except Exception as error:  # a rival that fails on a model must not end the session
-        found = failure(error)
+        figures = failure(error)
     spent = time.perf_counter() - started
-    say(f"{label}: {spent:.1f} s {found.get('error', '')}")
+    say(f"{label}: {spent:.1f} s {figures.get('error', '')}")
     gc.collect()  # what is freed stays with the allocator: a first step must not wait for more
     about = {"spent_seconds": round(spent, 2), "note": bench.built.model.note}
-    return {**known, **found, **about, "versions": versions()}
+    return {**known, **figures, **about, "versions": versions()}
 
 
 def failure(error: Exception) -> Record:

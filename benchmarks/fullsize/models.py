@@ -375,22 +375,22 @@ class Built:
     def transformers(self) -> list[Any]:
         """The transformer, or both experts."""
         both = (self.pipe.transformer, getattr(self.pipe, "transformer_2", None))
-        return [one for one in both if one is not None]
+        return [part for part in both if part is not None]
 
     @property
     def blocks(self) -> list[Any]:
         """All transformer blocks, in their order."""
-        return [block for one in self.transformers for block in _blocks(one)]
+        return [block for transformer in self.transformers for block in _blocks(transformer)]
 
     @property
     def last_blocks(self) -> list[Any]:
         """The last block of each transformer."""
-        return [_blocks(one)[-1] for one in self.transformers]
+        return [_blocks(transformer)[-1] for transformer in self.transformers]
 
 
 def _blocks(transformer: Any) -> list[Any]:
-    lists = (one for one in transformer.children() if isinstance(one, torch.nn.ModuleList))
-    return [block for one in lists for block in one]
+    lists = (part for part in transformer.children() if isinstance(part, torch.nn.ModuleList))
+    return [block for layers in lists for block in layers]
 
 
 def build(name: str, device: torch.device, *, tiny: bool = False) -> Built:

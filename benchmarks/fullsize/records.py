@@ -27,7 +27,7 @@ class Records:
     def add(self, record: Record) -> None:
         """Append the record: from here on it is safe."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        whole = "".join(json.dumps(one) + "\n" for one in read(self.path))
+        whole = "".join(json.dumps(earlier) + "\n" for earlier in read(self.path))
         if self.path.exists() and self.path.read_text() != whole:
             self.path.write_text(whole)  # without the line that was cut off
         with self.path.open("a") as file:

@@ -116,10 +116,10 @@ def _column(runs: list[Record], told: list[str]) -> str:
 
 def _cell(method: str, runs: list[Record]) -> str:
     """Speedup, its share of the ideal, what a skipped step takes and memory above full steps."""
-    found = {run["method"]: run for run in runs}
-    if method not in found:
+    by_method = {run["method"]: run for run in runs}
+    if method not in by_method:
         return "-"
-    run, full = found[method], found["full"]
+    run, full = by_method[method], by_method["full"]
     speedup, ideal = speedups(run, full)
     parts = [
         f"{speedup:.2f}x ({100 * speedup / ideal:.1f} %)",
@@ -195,8 +195,8 @@ def _time(seconds: float) -> str:
 
 def stepping_table(records: list[Record]) -> str:
     """Skipped steps alone, launch after launch."""
-    found = [r for r in records if r["what"] == "stepping"]
-    if not found:
+    stepping = [r for r in records if r["what"] == "stepping"]
+    if not stepping:
         return ""
     head = (
         "Stepping alone, a hundred in a row, launches included:\n\n"
@@ -208,9 +208,9 @@ def stepping_table(records: list[Record]) -> str:
         f"| {NAMES[r['model']]} | {r['latent_dtype']} | "
         + " | ".join(f"{r[kind]['median']:.0f} us" for kind in kinds)
         + " |"
-        for r in found
+        for r in stepping
     )
-    notes = (f"\n{NAMES[r['model']]}: {r['note']}." for r in found if r.get("note"))
+    notes = (f"\n{NAMES[r['model']]}: {r['note']}." for r in stepping if r.get("note"))
     return "\n".join([head, *rows, *notes])
 
 
@@ -219,8 +219,8 @@ def waiting_lines(records: list[Record]) -> str:
     lines = []
     for record in records:
         if record["what"] == "waiting":
-            counts = {who: sum(found.values()) for who, found in record["trace"].items()}
-            steps = {who: sum(found) for who, found in record["steps_waiting"].items()}
+            counts = {who: sum(waits.values()) for who, waits in record["trace"].items()}
+            steps = {who: sum(waits) for who, waits in record["steps_waiting"].items()}
             idle = record["idle_us"]
             lines.append(
                 f"- {NAMES[record['model']]}: {counts['planned']} waits in the trace of a planned "

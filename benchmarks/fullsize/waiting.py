@@ -50,11 +50,11 @@ def traced_waits(built: Built, clock: Clock, steps: int) -> tuple[dict[str, int]
     finally:
         del pipe.progress_bar
     events = list(trace.events() or ())
-    names = Counter(one.name for one in events if any(wait in one.name for wait in WAITS))
+    names = Counter(event.name for event in events if any(wait in event.name for wait in WAITS))
     spans = [
-        (one.time_range.start, one.time_range.end)
-        for one in events
-        if one.device_type.name == "CUDA"
+        (event.time_range.start, event.time_range.end)
+        for event in events
+        if event.device_type.name == "CUDA"
     ]
     return dict(sorted(names.items())), pauses(spans, pipe.num_timesteps)
 
@@ -92,7 +92,7 @@ def waits_in_steps(built: Built, clock: Clock, steps: int) -> list[int]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             result = _watched(clock, step, *args, **kwargs)
-        counts.append(sum(WAITED in str(one.message) for one in caught))
+        counts.append(sum(WAITED in str(warning.message) for warning in caught))
         return result
 
     with wrapped_step(built.pipe.scheduler, around):

@@ -50,24 +50,24 @@ def machines(files: Sequence[Path]) -> Iterator[tuple[Machine, dict[str, str]]]:
     """What was measured, and what of the full-size records has one row alone."""
     measured = set()
     for path in files:
-        found = json.loads(path.read_text())
-        for one in found["batches"]:
-            times = {int(rows): seconds for rows, seconds in one["seconds"].items()}
-            measured.add((one["model"], found["device"]))
+        measurement = json.loads(path.read_text())
+        for batch in measurement["batches"]:
+            times = {int(rows): seconds for rows, seconds in batch["seconds"].items()}
+            measured.add((batch["model"], measurement["device"]))
             yield (
-                machine(one["model"], times, one["passes"], one["decode_seconds"]),
-                {"device": found["device"], "rows": f"measured at {sorted(times)}"},
+                machine(batch["model"], times, batch["passes"], batch["decode_seconds"]),
+                {"device": measurement["device"], "rows": f"measured at {sorted(times)}"},
             )
-    for one in read(FULLSIZE):
-        key = (one["model"], one["mode"], one["what"], one["method"])
-        name = {"flux": "flux-1024", "wan": "wan-480p-81f"}.get(one["model"])
-        if key[1:] != ("eager", "run", "full") or not name or (name, one["device"]) in measured:
+    for record in read(FULLSIZE):
+        key = (record["model"], record["mode"], record["what"], record["method"])
+        name = {"flux": "flux-1024", "wan": "wan-480p-81f"}.get(record["model"])
+        if key[1:] != ("eager", "run", "full") or not name or (name, record["device"]) in measured:
             continue
-        passes = 2 if one["model"] == "wan" else 1
-        times = {1: one["evaluated_seconds"]["median"] / passes}
+        passes = 2 if record["model"] == "wan" else 1
+        times = {1: record["evaluated_seconds"]["median"] / passes}
         yield (
-            machine(name, times, passes, one["rest_seconds"]["median"]),
-            {"device": one["device"], "rows": "1 measured, more assumed in proportion"},
+            machine(name, times, passes, record["rest_seconds"]["median"]),
+            {"device": record["device"], "rows": "1 measured, more assumed in proportion"},
         )
 
 
@@ -81,18 +81,18 @@ def machine(name: str, times: dict[int, float], passes: int, decode: float) -> M
 
 def records(files: Sequence[Path], gpus: Sequence[int]) -> Iterator[dict[str, Any]]:
     """One record for every model, policy, kind of arrivals, number of GPUs and load."""
-    for one, said in machines(files):
-        deadline = PATIENCE * one.alone(STEPS)
+    for served, said in machines(files):
+        deadline = PATIENCE * served.alone(STEPS)
         for count in gpus:
             for kind, arrive in ARRIVALS.items():
                 for load in LOADS if count <= SMALL else FEWER_LOADS:
-                    rate = load * count / one.alone(STEPS)
+                    rate = load * count / served.alone(STEPS)
                     times = arrive(REQUESTS[count], rate, seed=0, gpus=count).tolist()
                     for policy in POLICIES:
-                        found = simulate(one, policy, times, count, deadline)
+                        outcome = simulate(served, policy, times, count, deadline)
                         yield {
                             "what": "simulated",
-                            "model": one.name,
+                            "model": served.name,
                             **said,
                             "policy": policy.name,
                             "arrivals": kind,
@@ -100,7 +100,7 @@ def records(files: Sequence[Path], gpus: Sequence[int]) -> Iterator[dict[str, An
                             "load": load,
                             "requests": len(times),
                             "deadline_seconds": deadline,
-                            **{k: round(v, 5) for k, v in summary(*found, deadline).items()},
+                            **{k: round(v, 5) for k, v in summary(*outcome, deadline).items()},
                         }
 
 
@@ -110,39 +110,43 @@ def checks(measured: Path, batches: Path) -> Iterator[dict[str, Any]]:
     It is told the times of calls alone, as `measure` has them, and those that the batcher itself
     had while it ran, with all that it does between two batches.
     """
-    for one in read(measured):
-        known = [m for m, said in machines([batches]) if said["device"] == one["device"]]
-        alone = next(machine for machine in known if machine.name == one["model"])
-        real = one["batcher"]
-        found = {"calls_alone": simulated(one, alone)}
+    for record in read(measured):
+        known = [m for m, said in machines([batches]) if said["device"] == record["device"]]
+        alone = next(machine for machine in known if machine.name == record["model"])
+        real = record["batcher"]
+        figures = {"calls_alone": simulated(record, alone)}
         if "batch_seconds" in real:
             times = {int(rows): seconds for rows, seconds in real["batch_seconds"].items()}
-            own = machine(one["model"], times, alone.passes, real["decode_seconds"])
-            found["batches_of_the_run"] = simulated(one, own)
+            own = machine(record["model"], times, alone.passes, real["decode_seconds"])
+            figures["batches_of_the_run"] = simulated(record, own)
         yield {
             "what": "check",
             **{
-                name: one[name]
+                name: record[name]
                 for name in ("model", "device", "order", "graphs", "graph_rows")
-                if name in one
+                if name in record
             },
             "measured": {name: real[name] for name in FIGURES if name in real},
-            "simulated": found,
+            "simulated": figures,
             "simulated_over_measured": {
-                by: {name: round(made[name] / real[name], 3) for name in FIGURES if name in real}
-                for by, made in found.items()
+                by: {
+                    name: round(simulation[name] / real[name], 3)
+                    for name in FIGURES
+                    if name in real
+                }
+                for by, simulation in figures.items()
             },
         }
 
 
-def simulated(one: dict[str, Any], served: Machine) -> dict[str, float]:
+def simulated(record: dict[str, Any], served: Machine) -> dict[str, float]:
     """What the simulation says of a run that was measured."""
-    times = poisson(one["requests"], one["arrivals_per_second"], seed=0).tolist()
-    budgets = [one["budgets"][n % len(one["budgets"])] for n in range(len(times))]
-    limits = {name: one[name] for name in ("max_rows", "max_active")}
-    policy = Policy("", (), **limits, takes_turns=one["order"] == TURNS)
-    made = summary(*simulate(served, policy, times, budgets=budgets), float("inf"))
-    return {name: round(made[name], 5) for name in FIGURES}
+    times = poisson(record["requests"], record["arrivals_per_second"], seed=0).tolist()
+    budgets = [record["budgets"][n % len(record["budgets"])] for n in range(len(times))]
+    limits = {name: record[name] for name in ("max_rows", "max_active")}
+    policy = Policy("", (), **limits, takes_turns=record["order"] == TURNS)
+    figures = summary(*simulate(served, policy, times, budgets=budgets), float("inf"))
+    return {name: round(figures[name], 5) for name in FIGURES}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -151,14 +155,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    one, two, four = (commands.add_parser(name) for name in ("simulate", "draw", "pages"))
-    one.add_argument("batches", nargs="+", type=Path)
-    one.add_argument("--gpus", nargs="+", type=int, choices=GPUS, default=GPUS)
-    two.add_argument("records", type=Path)
-    three = commands.add_parser("check")
-    three.add_argument("measured", type=Path)
-    three.add_argument("batches", type=Path)
-    for command in (one, two, three, four):
+    simulating, drawing, pages = (
+        commands.add_parser(name) for name in ("simulate", "draw", "pages")
+    )
+    simulating.add_argument("batches", nargs="+", type=Path)
+    simulating.add_argument("--gpus", nargs="+", type=int, choices=GPUS, default=GPUS)
+    drawing.add_argument("records", type=Path)
+    checking = commands.add_parser("check")
+    checking.add_argument("measured", type=Path)
+    checking.add_argument("batches", type=Path)
+    for command in (simulating, drawing, checking, pages):
         command.add_argument("-o", "--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     if options.command == "draw":
@@ -168,10 +174,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tables.write_pages(options.out)
         return
     if options.command == "check":
-        found = checks(options.measured, options.batches)
+        lines = checks(options.measured, options.batches)
     else:
-        found = records(options.batches, options.gpus)
-    options.out.write_text("".join(json.dumps(one) + "\n" for one in found), encoding="utf-8")
+        lines = records(options.batches, options.gpus)
+    options.out.write_text("".join(json.dumps(record) + "\n" for record in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

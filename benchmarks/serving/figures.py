@@ -16,27 +16,33 @@ PANELS = {
 
 def draw(records: Sequence[Record], folder: Path) -> None:
     """One figure a model and device: `serving-MODEL-DEVICE.svg`."""
-    found = [one for one in records if one["what"] == "simulated"]
-    kinds = dict.fromkeys((one["model"], one["device"]) for one in found)
+    simulated = [record for record in records if record["what"] == "simulated"]
+    kinds = dict.fromkeys((record["model"], record["device"]) for record in simulated)
     folder.mkdir(parents=True, exist_ok=True)
     for model, device in kinds:
-        own = [one for one in found if (one["model"], one["device"]) == (model, device)]
+        own = [
+            record for record in simulated if (record["model"], record["device"]) == (model, device)
+        ]
         where = device.split()[-1].lower() if "NVIDIA" in device else "cpu"
         _draw(own, f"{model}, {device}", folder / f"serving-{model}-{where}.svg")
 
 
 def _draw(records: Sequence[Record], title: str, path: Path) -> None:
     """Poisson arrivals, eight GPUs where they were simulated."""
-    gpus = 8 if any(one["gpus"] == 8 for one in records) else records[0]["gpus"]
-    own = [one for one in records if one["arrivals"] == "poisson" and one["gpus"] == gpus]
+    gpus = 8 if any(record["gpus"] == 8 for record in records) else records[0]["gpus"]
+    own = [
+        record for record in records if record["arrivals"] == "poisson" and record["gpus"] == gpus
+    ]
     with drawing() as figure_class:
         figure = figure_class(figsize=(11, 3.6), layout="constrained")
         figure.suptitle(f"Simulated: {title}, {gpus} devices", fontsize=10)
         panels = figure.subplots(1, len(PANELS))
         for panel, (name, (label, scale)) in zip(panels, PANELS.items(), strict=True):
-            for policy in dict.fromkeys(one["policy"] for one in own):
+            for policy in dict.fromkeys(record["policy"] for record in own):
                 points = [
-                    (one["load"], _scaled(one, name)) for one in own if one["policy"] == policy
+                    (record["load"], _scaled(record, name))
+                    for record in own
+                    if record["policy"] == policy
                 ]
                 panel.plot(*zip(*points, strict=True), marker="o", markersize=3, label=policy)
             panel.set_yscale(scale)
@@ -47,10 +53,10 @@ def _draw(records: Sequence[Record], title: str, path: Path) -> None:
         figure.savefig(path, metadata={"Date": None})
 
 
-def _scaled(one: Record, name: str) -> float:
+def _scaled(record: Record, name: str) -> float:
     """A figure in times of one request alone with all steps."""
-    alone = one["deadline_seconds"] / 2
-    value = float(one[name])
+    alone = record["deadline_seconds"] / 2
+    value = float(record[name])
     if name == "requests_per_second":
-        return value * alone / one["gpus"]
+        return value * alone / record["gpus"]
     return value / alone if name == "p50_seconds" else value

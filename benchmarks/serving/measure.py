@@ -117,15 +117,15 @@ def measured(
     call = call | served.call | {"num_inference_steps": 2}
     with catching(pipe.transformer, "forward", first):
         pipe(**call, output_type="latent")
-    given = first[0][1]
+    arguments = first[0][1]
     with catching(pipe.vae, "decode", decoded):
         pipe(**call, output_type="pt")
     args, named = decoded[0]
-    found: dict[str, float] = {}
+    by_rows: dict[str, float] = {}
     for count in rows:
-        many = {name: with_rows(name, value, count) for name, value in given.items()}
+        many = {name: with_rows(name, value, count) for name, value in arguments.items()}
         try:
-            found[str(count)] = seconds(partial(pipe.transformer, **many), clock, repeats)
+            by_rows[str(count)] = seconds(partial(pipe.transformer, **many), clock, repeats)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             break
@@ -133,7 +133,7 @@ def measured(
         "model": served.name,
         "passes": served.passes,
         "call": served.call,
-        "seconds": found,
+        "seconds": by_rows,
         "decode_seconds": seconds(partial(pipe.vae.decode, *args, **named), clock, repeats),
     }
 
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    names = [one.name for one in SERVED]
+    names = [served.name for served in SERVED]
     parser.add_argument("--models", nargs="+", choices=names, default=names)
     parser.add_argument("--rows", nargs="+", type=int, help="in place of each model's own")
     parser.add_argument("--repeats", type=int, default=5)
@@ -161,14 +161,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "batches": [],
     }
     loaded: tuple[str, Any, dict[str, Any]] = ("", None, {})
-    for served in (one for one in SERVED if one.name in options.models):
+    for served in (served for served in SERVED if served.name in options.models):
         if loaded[0] != served.model:
             loaded = ("", None, {})  # frees the one before
             loaded = (served.model, *load(served.model, options.device, options.tiny))
-        one = replace(served, call={}) if options.tiny and served.model != "tiny-flux" else served
-        found = measured(one, *loaded[1:], options.rows or served.rows, options.repeats)
-        print(json.dumps(found), flush=True)
-        written["batches"].append(found)
+        chosen = (
+            replace(served, call={}) if options.tiny and served.model != "tiny-flux" else served
+        )
+        figures = measured(chosen, *loaded[1:], options.rows or served.rows, options.repeats)
+        print(json.dumps(figures), flush=True)
+        written["batches"].append(figures)
         options.out.write_text(json.dumps(written, indent=1) + "\n")
 
 

@@ -22,15 +22,15 @@ def encode(out: Path) -> None:
     """Write the embeddings of tiny-flux's test prompts, for a machine without its encoder."""
     pipe = models.load("tiny-flux")
     texts = read_prompts(models.embedded("tiny-flux").prompts("test"))
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "prompt_2": None,
         "max_sequence_length": tacache_models.TOKENS,
         "device": torch.device("cpu"),
     }
-    found = pipe.encode_prompt(prompt=texts, **given)
-    empty = pipe.encode_prompt(prompt="", **given)
-    embeddings = dict(zip(TEXTS, found, strict=False))
-    negative = {f"negative_{name}": one for name, one in zip(TEXTS, empty, strict=False)}
+    encoded = pipe.encode_prompt(prompt=texts, **settings)
+    empty = pipe.encode_prompt(prompt="", **settings)
+    embeddings = dict(zip(TEXTS, encoded, strict=False))
+    negative = {f"negative_{name}": tensor for name, tensor in zip(TEXTS, empty, strict=False)}
     torch.save(embeddings | negative, out)
 
 
@@ -69,40 +69,40 @@ def flux(
     call = built.call | sizes | {"num_inference_steps": STEPS, "output_type": "pt"}
     with drive(built.pipe, **call) as run:
         times = run.times
-    return built.pipe, call, {one: instant_plan(times, evaluations=one) for one in budgets}
+    return built.pipe, call, {budget: instant_plan(times, evaluations=budget) for budget in budgets}
 
 
 def flux_calls(pipe: Any, call: dict[str, Any], count: int) -> list[dict[str, Any]]:
     """The arguments of this many requests, which differ in their prompts and seeds."""
-    made = []
+    arguments = []
     for number in range(count):
         generator = torch.Generator().manual_seed(number)
         texts = {
             name: torch.randn(call[name].shape, generator=generator).to(call[name])
             for name in TEXTS
         }
-        made.append(call | texts | {"generator": generator})
-    return made
+        arguments.append(call | texts | {"generator": generator})
+    return arguments
 
 
 def calls(embeddings: dict[str, Tensor], count: int, device: str) -> list[dict[str, Any]]:
     """The arguments of this many requests: prompts in turn, seeds by their numbers."""
     own = models.default_call("tiny-flux")
     fixed = {name: own[name] for name in ("height", "width", "num_inference_steps")}
-    made = []
+    arguments = []
     for number in range(count):
         row = number % len(embeddings["prompt_embeds"])
         texts = {
-            name: one[:1] if name.startswith("negative") else one[row : row + 1]
-            for name, one in embeddings.items()
+            name: tensor[:1] if name.startswith("negative") else tensor[row : row + 1]
+            for name, tensor in embeddings.items()
         }
-        made.append(
+        arguments.append(
             fixed
-            | {name: one.to(device) for name, one in texts.items()}
+            | {name: tensor.to(device) for name, tensor in texts.items()}
             | {
                 "true_cfg_scale": own["true_cfg_scale"],
                 "generator": torch.Generator().manual_seed(number),
                 "output_type": "pt",
             }
         )
-    return made
+    return arguments

@@ -123,17 +123,17 @@ class Gpu:
             return None
         self.batch = [self.active.popleft() for _ in range(min(len(self.active), self.most))]
         self.batches, self.rows = self.batches + 1, self.rows + len(self.batch)
-        ending = sum(one.left == 1 for one in self.batch)
+        ending = sum(request.left == 1 for request in self.batch)
         return self.machine.batch(len(self.batch)) + ending * self.machine.decode
 
     def finish(self, now: float) -> None:
         """End the batch: who is done leaves, the others go on, before those who came later."""
-        for one in self.batch:
-            one.left -= 1
+        for request in self.batch:
+            request.left -= 1
             self.queued -= 1
-            if not one.left:
-                one.ended = now
-        going = [one for one in self.batch if one.left]
+            if not request.left:
+                request.ended = now
+        going = [request for request in self.batch if request.left]
         if self.policy.takes_turns:
             self.active.extend(going)
         else:
@@ -189,13 +189,13 @@ def summary(
     requests: Sequence[Request], served: Sequence[Gpu], deadline: float
 ) -> dict[str, float]:
     """Throughput of all GPUs, latencies, missed deadlines, and the budgets that were served."""
-    late = np.array([one.ended - one.arrived for one in requests])
-    ends = np.array([one.ended for one in requests])
+    late = np.array([request.ended - request.arrived for request in requests])
+    ends = np.array([request.ended for request in requests])
     return {
         "requests_per_second": len(requests) / (ends.max() - requests[0].arrived),
         "p50_seconds": float(np.quantile(late, 0.5)),
         "p99_seconds": float(np.quantile(late, 0.99)),
         "missed": float((late > deadline).mean()),
-        "mean_budget": float(np.mean([one.budget for one in requests])),
-        "rows_per_batch": sum(one.rows for one in served) / sum(one.batches for one in served),
+        "mean_budget": float(np.mean([request.budget for request in requests])),
+        "rows_per_batch": sum(gpu.rows for gpu in served) / sum(gpu.batches for gpu in served),
     }

@@ -27,11 +27,17 @@ SHOWN = {8: (0.9, 4.0, 6.0), 1000: (4.0,)}  # loads by GPUs
 
 def render(records: Iterable[Record]) -> str:
     """A table for every model and device; times are those of a request alone with all steps."""
-    found = [one for one in records if one["what"] == "simulated"]
-    kinds = dict.fromkeys((one["model"], one["device"], one["rows"]) for one in found)
+    simulated = [record for record in records if record["what"] == "simulated"]
+    kinds = dict.fromkeys(
+        (record["model"], record["device"], record["rows"]) for record in simulated
+    )
     parts = []
     for kind in kinds:
-        own = [one for one in found if (one["model"], one["device"], one["rows"]) == kind]
+        own = [
+            record
+            for record in simulated
+            if (record["model"], record["device"], record["rows"]) == kind
+        ]
         model, device, rows = kind
         alone = own[0]["deadline_seconds"] / 2
         title = f"### {model} on {device}\nRows: {rows}. A request alone with all steps takes"
@@ -41,43 +47,49 @@ def render(records: Iterable[Record]) -> str:
 
 def table(records: Sequence[Record]) -> str:
     """The rows that are shown, Poisson arrivals before bursts."""
-    chosen = [one for one in records if one["load"] in SHOWN.get(one["gpus"], ())]
-    chosen = [one for one in chosen if one["arrivals"] == "poisson" or one["load"] == 4.0]
-    chosen = [one for one in chosen if one["arrivals"] == "poisson" or one["gpus"] == 8]
-    return "\n".join(row(one) for one in chosen)
+    chosen = [record for record in records if record["load"] in SHOWN.get(record["gpus"], ())]
+    chosen = [
+        record for record in chosen if record["arrivals"] == "poisson" or record["load"] == 4.0
+    ]
+    chosen = [record for record in chosen if record["arrivals"] == "poisson" or record["gpus"] == 8]
+    return "\n".join(row(record) for record in chosen)
 
 
-def row(one: Record) -> str:
+def row(record: Record) -> str:
     """One line of the table."""
-    alone = one["deadline_seconds"] / 2
+    alone = record["deadline_seconds"] / 2
     cells = (
-        one["policy"],
-        one["gpus"],
-        one["arrivals"],
-        f"{one['load']:g}",
-        f"{one['requests_per_second'] * alone / one['gpus']:.2f}",
-        f"{one['p50_seconds'] / alone:.2f}",
-        f"{one['p99_seconds'] / alone:.2f}",
-        f"{100 * one['missed']:.1f} %",
-        f"{one['mean_budget']:.1f}",
-        f"{one['rows_per_batch']:.1f}",
+        record["policy"],
+        record["gpus"],
+        record["arrivals"],
+        f"{record['load']:g}",
+        f"{record['requests_per_second'] * alone / record['gpus']:.2f}",
+        f"{record['p50_seconds'] / alone:.2f}",
+        f"{record['p99_seconds'] / alone:.2f}",
+        f"{100 * record['missed']:.1f} %",
+        f"{record['mean_budget']:.1f}",
+        f"{record['rows_per_batch']:.1f}",
     )
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def summary(records: Iterable[Record], load: float = 6.0) -> str:
     """Which deadlines three policies miss on eight devices, a row for each model."""
-    found = [
-        one
-        for one in records
-        if (one["gpus"], one["arrivals"], one["load"]) == (8, "poisson", load)
+    simulated = [
+        record
+        for record in records
+        if (record["gpus"], record["arrivals"], record["load"]) == (8, "poisson", load)
     ]
     lines = [f"| model, device | {' | '.join(SHORT)} | evaluations by load |", "|---" * 5 + "|"]
-    for kind in dict.fromkeys((one["model"], one["device"]) for one in found):
-        own = {one["policy"]: one for one in found if (one["model"], one["device"]) == kind}
+    for kind in dict.fromkeys((record["model"], record["device"]) for record in simulated):
+        own = {
+            record["policy"]: record
+            for record in simulated
+            if (record["model"], record["device"]) == kind
+        }
         cells = [f"{100 * own[policy]['missed']:.1f} %" for policy in SHORT.values()]
-        given = own[SHORT["by load"]]["mean_budget"]
-        lines.append(f"| {', '.join(kind)} | {' | '.join(cells)} | {given:.1f} |")
+        mean_budget = own[SHORT["by load"]]["mean_budget"]
+        lines.append(f"| {', '.join(kind)} | {' | '.join(cells)} | {mean_budget:.1f} |")
     return "\n".join(lines)
 
 
@@ -87,13 +99,13 @@ def measured(records: Iterable[Record]) -> str:
         "| model | arrivals | way | requests a second | p50 | p99 | rows a batch |",
         "|---|---|---|---|---|---|---|",
     ]
-    for one in records:
-        for name, title in (*WAYS.items(), ("batcher", f"the batcher{_manner(one)}")):
-            way = one[name]
+    for record in records:
+        for name, title in (*WAYS.items(), ("batcher", f"the batcher{_manner(record)}")):
+            way = record[name]
             rows = f"{way['rows_per_batch']:.1f}" if "rows_per_batch" in way else ""
             lines.append(
-                f"| {one['model']} | {one['requests']}, {one['times']:g} times | {title} | "
-                f"{way['requests_per_second']:.2f} | {way['p50_seconds']:.2f} s | "
+                f"| {record['model']} | {record['requests']}, {record['times']:g} times | "
+                f"{title} | {way['requests_per_second']:.2f} | {way['p50_seconds']:.2f} s | "
                 f"{way['p99_seconds']:.2f} s | {rows} |"
             )
     return "\n".join(lines)
@@ -113,11 +125,11 @@ def checks(records: Iterable[Record]) -> str:
         "| run | told | requests a second | p50 | p99 | rows a batch |",
         "|---|---|---|---|---|---|",
     ]
-    for one in records:
-        run = one["model"] + _manner(one)
+    for record in records:
+        run = record["model"] + _manner(record)
         for by, title in TOLD.items():
             cells = " | ".join(
-                f"{value:.2f}" for value in one["simulated_over_measured"][by].values()
+                f"{value:.2f}" for value in record["simulated_over_measured"][by].values()
             )
             lines.append(f"| {run} | {title} | {cells} |")
     return "\n".join(lines)

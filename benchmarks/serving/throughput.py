@@ -54,37 +54,37 @@ def made_ready(options: Any) -> tuple[Any, dict[int, Plan], list[dict[str, Any]]
     """The pipeline, the plan of every budget, and the calls of all requests."""
     if options.model == "tiny-flux":
         embeddings = torch.load(options.inputs, weights_only=True)
-        given = calls(embeddings, options.requests, options.device)
-        return tiny_flux(options.device), tiny_flux_plans(BUDGETS), given
+        requests = calls(embeddings, options.requests, options.device)
+        return tiny_flux(options.device), tiny_flux_plans(BUDGETS), requests
     pipe, call, plans = flux(options.device, options.size, BUDGETS, tiny=options.tiny)
     return pipe, plans, flux_calls(pipe, call, options.requests)
 
 
 def run(options: Any) -> dict[str, Any]:
     """Serve the load three ways; one record."""
-    pipe, plans, given = made_ready(options)
-    alone = service_seconds(pipe, plans, given[0])
+    pipe, plans, requests = made_ready(options)
+    alone = service_seconds(pipe, plans, requests[0])
     rate = options.times / alone
     budgets = [BUDGETS[n % len(BUDGETS)] for n in range(options.requests)]
-    load = Load(given, budgets, poisson(options.requests, rate, seed=0).tolist())
+    load = Load(requests, budgets, poisson(options.requests, rate, seed=0).tolist())
     warm = options.warm
-    trial = load if not warm else Load(given[:warm], budgets[:warm], [0.0] * warm)
-    found: dict[str, dict[str, Any]] = {}
+    trial = load if not warm else Load(requests[:warm], budgets[:warm], [0.0] * warm)
+    figures: dict[str, dict[str, Any]] = {}
     pictures: dict[str, dict[int, Tensor]] = {}
 
     def measure(name: str, serve: Callable[[Load], dict[str, Any]]) -> None:
         serve(trial)
-        found[name] = serve(load)
+        figures[name] = serve(load)
         pictures[name] = dict(load.pictures)
 
-    measure("one_after_another", lambda one: one_after_another(pipe, plans, one))
-    measure("whole_requests", lambda one: whole_requests(pipe, plans, one))
+    measure("one_after_another", lambda load: one_after_another(pipe, plans, load))
+    measure("whole_requests", lambda load: whole_requests(pipe, plans, load))
     limits = {"max_rows": options.max_rows, "max_active": options.max_active}
     settle()
     with Batcher(pipe, **limits, use_graphs=not options.no_graphs) as batcher:
-        batcher.submit(plan=plans[max(plans)], **given[0]).result()  # as a server warms up
-        measure("batcher", lambda one: batched(batcher, plans, one))
-    served = {name: one["requests_per_second"] for name, one in found.items()}
+        batcher.submit(plan=plans[max(plans)], **requests[0]).result()  # as a server warms up
+        measure("batcher", lambda load: batched(batcher, plans, load))
+    served = {name: way["requests_per_second"] for name, way in figures.items()}
     return {
         "what": "throughput",
         "model": options.model if options.model == "tiny-flux" else f"flux-{options.size}",
@@ -98,7 +98,7 @@ def run(options: Any) -> dict[str, Any]:
         "order": "first come, first served",
         "graphs": not options.no_graphs,
         "graph_rows": "few",
-        **found,
+        **figures,
         "gain_over_one_after_another": served["batcher"] / served["one_after_another"],
         "gain_over_whole_requests": served["batcher"] / served["whole_requests"],
         "largest_difference_of_pictures": {
@@ -110,9 +110,9 @@ def run(options: Any) -> dict[str, Any]:
     }
 
 
-def apart(ones: dict[int, Tensor], others: dict[int, Tensor]) -> float:
+def apart(pictures: dict[int, Tensor], others: dict[int, Tensor]) -> float:
     """The largest difference of two sets of pictures, whose values are in [0, 1]."""
-    return max(float((others[n] - one).abs().max()) for n, one in ones.items())
+    return max(float((others[n] - picture).abs().max()) for n, picture in pictures.items())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -121,20 +121,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    one, two = commands.add_parser("encode"), commands.add_parser("run")
-    two.add_argument("model", choices=("tiny-flux", "flux"))
-    two.add_argument("--inputs", type=Path, help="of `encode`, for tiny-flux")
-    two.add_argument("--size", type=int, default=1024, help="pixels to a side, for flux")
-    two.add_argument("--tiny", action="store_true", help="small classes of flux, for a test")
-    two.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    two.add_argument("--times", type=float, default=TIMES, help="what one after another serves")
-    two.add_argument("--requests", type=int, default=64)
-    two.add_argument("--warm", type=int, default=0, help="requests that are tried; 0: all")
-    two.add_argument("--max-rows", type=int, default=32)
-    two.add_argument("--max-active", type=int, default=64)
-    two.add_argument("--no-graphs", action="store_true", help="launch every kernel by itself")
-    two.add_argument("--note", default="")
-    for command in (one, two):
+    encoding, running = commands.add_parser("encode"), commands.add_parser("run")
+    running.add_argument("model", choices=("tiny-flux", "flux"))
+    running.add_argument("--inputs", type=Path, help="of `encode`, for tiny-flux")
+    running.add_argument("--size", type=int, default=1024, help="pixels to a side, for flux")
+    running.add_argument("--tiny", action="store_true", help="small classes of flux, for a test")
+    running.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    running.add_argument("--times", type=float, default=TIMES, help="what one after another serves")
+    running.add_argument("--requests", type=int, default=64)
+    running.add_argument("--warm", type=int, default=0, help="requests that are tried; 0: all")
+    running.add_argument("--max-rows", type=int, default=32)
+    running.add_argument("--max-active", type=int, default=64)
+    running.add_argument("--no-graphs", action="store_true", help="launch every kernel by itself")
+    running.add_argument("--note", default="")
+    for command in (encoding, running):
         command.add_argument("-o", "--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     if options.command == "encode":

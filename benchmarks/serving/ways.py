@@ -94,8 +94,8 @@ def together(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
     first = dict(several[0])
     for name, value in first.items():
         if isinstance(value, Tensor):
-            first[name] = torch.cat([one[name] for one in several])
-    return first | {"generator": [one["generator"] for one in several]}
+            first[name] = torch.cat([call[name] for call in several])
+    return first | {"generator": [call["generator"] for call in several]}
 
 
 def batched(batcher: Batcher, plans: dict[int, Any], load: Load) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def batched(batcher: Batcher, plans: dict[int, Any], load: Load) -> dict[str, An
     return load.summary() | {
         "batches": batches,
         "rows_per_batch": rows / batches,
-        "batch_seconds": {str(r): one for r, one in batcher.costs.measured(size).items()},
+        "batch_seconds": {str(r): spent for r, spent in batcher.costs.measured(size).items()},
         "decode_seconds": batcher.costs.decoding(size, 1),
         "finish_error": errors(samples, numbers, load),
     }
@@ -134,9 +134,9 @@ def estimating(batcher: Batcher, load: Load) -> Iterator[list[tuple[float, dict[
 
     def look() -> None:
         while not over.wait(EVERY):
-            now, found = load.now, batcher.finish_estimates()
-            if found:
-                samples.append((now, found))
+            now, estimates = load.now, batcher.finish_estimates()
+            if estimates:
+                samples.append((now, estimates))
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
@@ -151,14 +151,14 @@ def errors(
     samples: Sequence[tuple[float, dict[Any, float]]], numbers: dict[Any, int], load: Load
 ) -> dict[str, float | None]:
     """The median error of estimates relative to what was left: of all, and after the last came."""
-    found: dict[str, list[float]] = {"all": [], "after_last_arrival": []}
+    by_time: dict[str, list[float]] = {"all": [], "after_last_arrival": []}
     for when, estimates in samples:
         for request, seconds in estimates.items():
             left = load.ends[numbers[request]] - when
             if left <= EVERY:
                 continue
             error = abs(seconds - left) / left
-            found["all"].append(error)
+            by_time["all"].append(error)
             if when > load.arrivals[-1]:
-                found["after_last_arrival"].append(error)
-    return {name: statistics.median(one) if one else None for name, one in found.items()}
+                by_time["after_last_arrival"].append(error)
+    return {name: statistics.median(values) if values else None for name, values in by_time.items()}
