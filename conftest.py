@@ -25,6 +25,7 @@ gc.disable()  # nothing that is made while tests are collected is garbage
 MEASURED_WHERE_SLOW = (
     "tests/cli", "tests/serving", "tests/storage", "tests/studio", "models/tests",
     "lab/tests/commands", "lab/tests/report", "lab/tests/test_studio_rivals.py",
+    "tests/diffusers/test_calls.py", "tests/diffusers/test_joint.py", "tests/fitting/test_flow.py",
 )  # fmt: skip
 
 _HOMES = tempfile.TemporaryDirectory(prefix="tacache-homes-")
