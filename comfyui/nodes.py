@@ -319,11 +319,11 @@ def _quality(
 ) -> QualityGoal | None:
     """Return the quality that is asked for, where 0 asks for nothing; one of the three is given."""
     asked = {"evaluations": evaluations, "like_steps": like_steps, "min_psnr": min_psnr}
-    given = {name: value or None for name, value in asked.items()}
-    check_one_budget(given)
-    if given["min_psnr"] is None:  # the list of psnr_of always has a value
+    options = {name: value or None for name, value in asked.items()}
+    check_one_budget(options)
+    if options["min_psnr"] is None:  # the list of psnr_of always has a value
         psnr_of = "mean"
-    return QualityGoal.of(like_steps or None, given["min_psnr"], psnr_of)
+    return QualityGoal.of(like_steps or None, options["min_psnr"], psnr_of)
 
 
 def _job(inputs: dict[str, list[Any]]) -> RunInputs:

@@ -112,7 +112,7 @@ def check_flow(model_sampling: Any) -> None:
 def is_joint(guider: Any) -> bool:
     """Return whether the state holds several latents, one behind the other, as LTX-2's does."""
     shapes = (cond.get("model_conds", {}).get("latent_shapes") for cond in _conditionings(guider))
-    return any(one is not None and len(one.cond) > 1 for one in shapes)
+    return any(shape is not None and len(shape.cond) > 1 for shape in shapes)
 
 
 def check_joint(source: Plan | Profile | None, goal: QualityGoal | None) -> None:

@@ -36,8 +36,8 @@ class Model:
 
     def seconds(self, gpu: str) -> float:
         """Of one evaluation."""
-        one = self.operations / RATE if self.timed is None else self.timed
-        return one * self.passes * PEAK["H200, H100"] / PEAK[gpu]
+        a_pass = self.operations / RATE if self.timed is None else self.timed
+        return a_pass * self.passes * PEAK["H200, H100"] / PEAK[gpu]
 
 
 def transformer(layers: int, width: int, wide: int, *, cross: bool = False) -> float:
@@ -91,18 +91,18 @@ def duration(seconds: float) -> str:
 def rows(name: str) -> list[str]:
     """The tables of a recipe, as lines of Markdown."""
     model = MODELS[name]
-    found = [f"| | {' | '.join(PEAK)} |", "|---" * (1 + len(PEAK)) + "|"]
+    lines = [f"| | {' | '.join(PEAK)} |", "|---" * (1 + len(PEAK)) + "|"]
     work = {"one evaluation": 1.0}
     work |= {f"a run of {k} evaluations" + (" (full)" if k == model.steps else ""): float(k)
              for k in model.budgets}  # fmt: skip
     work[f"calibration, {model.calibration} prompts"] = model.calibration * model.steps
     for what, times in work.items():
         cells = [duration(model.seconds(gpu) * times) for gpu in PEAK]
-        found.append(f"| {what} | {' | '.join(cells)} |")
+        lines.append(f"| {what} | {' | '.join(cells)} |")
     parts = [f"{part} {2 * billions:.1f}" for part, billions in model.parts.items()]
     whole, largest = 2 * sum(model.parts.values()), 2 * max(model.parts.values())
     weights = f"Weights in bfloat16: {', '.join(parts)}; {whole:.1f} GB together"
-    return [*found, "", f"{weights}, {largest:.1f} GB the largest."]
+    return [*lines, "", f"{weights}, {largest:.1f} GB the largest."]
 
 
 if __name__ == "__main__":
