@@ -94,12 +94,13 @@ def summary(records: Iterable[Record], load: float = 6.0) -> str:
 
 
 def measured(records: Iterable[Record]) -> str:
-    """The batcher beside the two other ways, as they ran on one device."""
+    """The batcher beside the two other ways on one device: the last run of each load."""
     lines = [
         "| model | arrivals | way | requests a second | p50 | p99 | rows a batch |",
         "|---|---|---|---|---|---|---|",
     ]
-    for record in records:
+    latest = {(record["model"], record["times"], record["graphs"]): record for record in records}
+    for record in latest.values():
         for name, title in (*WAYS.items(), ("batcher", f"the batcher{_manner(record)}")):
             way = record[name]
             rows = f"{way['rows_per_batch']:.1f}" if "rows_per_batch" in way else ""
