@@ -126,13 +126,21 @@ def test_a_log_line_says_which_plan_once_for_each_setting(flux, caplog):
 
 
 def test_plain_steps_in_the_place_of_an_instant_plan_are_those_of_the_pipeline():
-    tiny = PIPELINES["wan"]
+    tiny = PIPELINES["hunyuan-video"]
     pipe = tiny.build()
     wanted = drawn(tiny, pipe, num_inference_steps=8)
     accelerate(pipe, evaluations=8)  # of 64 steps: measured to be worse than 8 plain steps
     found = drawn(tiny, pipe, num_inference_steps=64)
     assert pipe.scheduler.run_plan.has_own_times
     assert (found - wanted).abs().max() <= 1e-4 * wanted.abs().max()
+
+
+def test_of_other_solvers_plain_steps_were_not_measured():
+    tiny = PIPELINES["wan"]
+    pipe = tiny.build()
+    accelerate(pipe, evaluations=8)
+    drawn(tiny, pipe, num_inference_steps=64)
+    assert not pipe.scheduler.run_plan.has_own_times
 
 
 def test_few_steps_stay_full_and_that_is_said_once(flux, plain, caplog):

@@ -34,7 +34,7 @@ from tacache.hosts.teaching import (
 from tacache.instant import instant_plan, loses_to_plain_steps, plain_plan
 from tacache.plan import Plan
 from tacache.storage.finished import digest
-from tacache.storage.signature import RunSignature
+from tacache.storage.signature import SOLVER_OPTIONS, RunSignature
 from tacache.storage.store import PlanStore, Stored
 
 MIN_STEPS = 4  # of a run that is accelerated
@@ -163,7 +163,7 @@ class Chooser:
         """Return an instant plan; None where a quality is asked for that none is known to have."""
         advice = advice_for(source, bool(self.options.learn))
         if not isinstance(budget, QualityGoal):
-            if not run.latents and loses_to_plain_steps(run.steps, budget, clip=makes_clips(run)):
+            if _is_known_to_lose(run, budget):
                 return self._plain(run, key, budget, advice)
             plan = instant_plan(run.times, budget, breaks=run.breaks, latents=run.latents)
             plan = plan.model_copy(update={"origin": run.origin})
@@ -348,6 +348,15 @@ def _named(budget: Budget) -> str:
     if isinstance(budget, QualityGoal):
         return f"for {budget.words}, with the fewest evaluations,"
     return f"with {counted(budget, 'evaluation')}"
+
+
+def _is_known_to_lose(run: RunSignature, evaluations: int) -> bool:
+    """Return whether as many plain steps are nearer: measured of one latent in Euler's steps."""
+    by_euler = run.origin.scheduler_config is None or not (
+        run.origin.scheduler_config.keys() & set(SOLVER_OPTIONS)
+    )
+    is_measured = by_euler and not run.latents
+    return is_measured and loses_to_plain_steps(run.steps, evaluations, clip=makes_clips(run))
 
 
 def advice_for(source: Source, learns: bool) -> str:
