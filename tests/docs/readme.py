@@ -238,6 +238,8 @@ def asked_table() -> str:
     ]
     for line in (RESULTS / "asked.jsonl").read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
+        if not record["question"].startswith("like_steps"):
+            continue
         answer, euler = (cell(record[name]["each"]) for name in ("to_flow", "euler_to_flow"))
         way = ANSWERS[record["way"]]
         lines.append(
