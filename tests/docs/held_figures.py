@@ -18,7 +18,7 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from benchmarks.fullsize.tables import latents_above, speedups, with_decoding
-from tests.docs.readme import OURS, RESULTS, ROOT, measured_apart, nearness, packed
+from tests.docs.readme import OURS, RESULTS, ROOT, distances, measured_apart, nearness, packed
 
 from tacache.instant import like_evaluations
 from tacache_lab.report.confidence import student_t
@@ -276,6 +276,14 @@ def _flow() -> Iterator[tuple[str, tuple[float, ...]]]:
     yield "a plan that aims at it is as near as {:.0f} Euler steps", (today(17),)
     yield "fits choose free times now, and equal {:.0f} Euler steps with 17", (today(17),)
     assert [round(today(k)) for k in (10, 13)] == [round(steps(k)) for k in (10, 13)]
+    todays_clips = distances("wan-flow-free-times")[0]["fitted-flow", 13]
+    yield (
+        "with 13 a fit of today equals {:.0f} Euler steps, {:.1f} dB farther from the flow than",
+        (
+            nearness("wan-flow", "wan-flow-free-times")[1](13),
+            clips["fitted-flow", 13] - todays_clips,
+        ),
+    )
     yield "13 evaluations, as near to the flow as {:.0f} Euler steps", (steps(13),)
     yield (
         "as near to the flow as {:.0f} Euler steps, on clips of tiny-wan as {:.0f}",
