@@ -20,6 +20,13 @@ def call(rows=1, width=3, known=KNOWN, **more):
     return joinable(network, (), arguments, known)
 
 
+def test_rows_are_those_of_the_networks_first_tensor_in_whatever_order_it_is_called():
+    states, more = torch.rand(2, 3), {"txt_ids": torch.zeros(5, 3), "timestep": torch.rand(2)}
+    backwards = joinable(network, (), {**more, "hidden_states": states}, KNOWN)
+    assert backwards.rows == 2
+    assert backwards.key == joinable(network, (states,), more, KNOWN).key
+
+
 def test_calls_of_other_rows_have_equal_keys():
     assert call(1).key == call(4).key
     assert call(4).rows == 4

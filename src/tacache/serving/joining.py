@@ -71,12 +71,14 @@ def joinable(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], known: CallKeys
 ) -> JoinableCall:
     """Return the call `function(*args, **kwargs)` with what is needed to join it to others."""
-    named = kwargs
+    signature, named = known.signature(function), kwargs
     if args:
-        arguments = known.signature(function).bind(*args, **kwargs).arguments
+        arguments = signature.bind(*args, **kwargs).arguments
         extra = arguments.pop("kwargs", {})  # where the network takes any others
         named = {**arguments, **extra}
-    first = next((value for value in named.values() if isinstance(value, Tensor)), None)
+    # Rows are counted at the function's own first tensor, however the caller orders them.
+    values = (named.get(name) for name in (*signature.parameters, *named))
+    first = next((value for value in values if isinstance(value, Tensor)), None)
     if first is None or first.dim() == 0:
         return JoinableCall(function, named, 1, None)
     rows = len(first)
