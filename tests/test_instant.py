@@ -151,6 +151,12 @@ def test_plain_steps_lie_evenly_and_follow_their_own_velocity():
     assert plain_plan(times, 12).times == pytest.approx(time_grid(12, shift=3.0), abs=1e-12)
 
 
+@pytest.mark.parametrize(("evaluations", "breaks"), [(0, ()), (9, ()), (1, (0.5,))])
+def test_plain_steps_that_cannot_be_made_are_refused(evaluations, breaks):
+    with pytest.raises(PlanError, match="cannot be made"):
+        plain_plan(time_grid(8), evaluations, breaks=breaks)
+
+
 def test_plain_steps_end_as_short_as_the_full_run():
     def levels(steps):
         return [*(1 - n / (steps - 1) * 0.999 for n in range(steps)), 0.0]

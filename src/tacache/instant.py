@@ -91,11 +91,7 @@ def instant_plan(
     """
     grid, levels = as_times(times), tuple(breaks)
     steps, parts = len(grid) - 1, break_steps(grid, levels)
-    if not 1 + len(parts) <= evaluations <= steps:
-        raise PlanError(
-            f"{counted(evaluations, 'evaluation')} cannot be made: {steps} steps take "
-            f"{1 + len(parts)} to {steps}"
-        )
+    _check_evaluations(evaluations, steps, len(parts))
     if target == "flow":
         check_for_the_run(latents)
         return _plan_for_the_flow(grid, evaluations, levels)
@@ -112,6 +108,15 @@ def instant_plan(
         breaks=levels,
         latents=further or None,
     )
+
+
+def _check_evaluations(evaluations: int, steps: int, breaks: int) -> None:
+    """Refuse more evaluations than steps, or fewer than parts."""
+    if not 1 + breaks <= evaluations <= steps:
+        raise PlanError(
+            f"{counted(evaluations, 'evaluation')} cannot be made: {steps} steps take "
+            f"{1 + breaks} to {steps}"
+        )
 
 
 def check_for_the_run(latents: Iterable[str] | None) -> None:
@@ -166,10 +171,11 @@ def plain_plan(times: Iterable[float], evaluations: int, *, breaks: Sequence[flo
         A plan of as many steps of its own as evaluations, each by its velocity.
 
     Raises:
-        PlanError: There is no such grid.
+        PlanError: The grid has not so many steps, or fewer are asked for than parts.
 
     """
     grid, levels = as_times(times), tuple(breaks)
+    _check_evaluations(evaluations, len(grid) - 1, len(break_steps(grid, levels)))
     nodes = _on_breaks(even_nodes(grid, evaluations), grid, levels)
     anchors, rows = tuple(range(evaluations)), ((1.0,),) * evaluations
     return Plan(rule="linear", times=nodes, anchors=anchors, weights=rows, breaks=levels, grid=grid)
